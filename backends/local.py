@@ -1,0 +1,427 @@
+"""The local backend: a trainer in this process (torch, CPU or one GPU), checkpoints, and the sampler of engine.py on the same weights.
+
+    trainer = await create_trainer("models/tiny-vlm", rank=0, seed=0)      # rank 0: all weights; rank > 0: LoRA (peft)
+    output = await trainer.forward_backward(data, "ppo", {"temperature": 1.0})      # adds to the gradients; nothing is normalised
+    metrics = await trainer.optim_step(AdamParams(learning_rate=1e-4))
+    samples = await trainer.sampler().sample(chunks, 8, SamplingParams(max_tokens=64))      # on-policy: the weights as they are now
+    await trainer.save_state("runs/a/checkpoints/step-10")
+    trainer = await load_trainer("runs/a/checkpoints/step-10", with_optimizer=True)         # goes on exactly
+
+A checkpoint is an ordinary Hugging Face folder (rank 0) or PEFT adapter folder (rank > 0), and for `save_state` also `optimizer.pt`. It is
+written beside its place and moved there in one step, so a kill or a full disk never leaves half of one.
+
+Losses, each a sum over tokens of weight x (old = `Datum.logprobs`, r = exp(logp - old), A = `Datum.advantages`):
+    cross_entropy        -logp
+    importance_sampling  -r A
+    ppo                  -min(r A, clip(r, low, high) A)                                                    arXiv:1707.06347
+    cispo                -clip(r, low, high) A logp, no gradient through the clipped ratio                  arXiv:2506.13585
+    gspo                 as ppo, with the sequence's ratio exp(mean of logp - old) in place of r            arXiv:2507.18071
+    a function           (logp, old, advantages, sequence, config) -> (loss [N], clipped [N]); `sequence` numbers the datum of a token
+`config`: temperature (divides the logits: use the sampler's), clip_low_threshold, clip_high_threshold (bounds of the ratio).
+
+Not here: dropout (the model stays in eval mode), several GPUs, gradient checkpointing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from backends import AdamParams, Output
+from backends.engine import Engine
+from backends.model import TOWERS, Model, load_model, micro_batches
+
+CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
+LOSSES = ("cross_entropy", "importance_sampling", *CLIP)
+STATE = "optimizer.pt"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# losses
+
+
+def token_losses(loss, logp, old, advantages, sequence, config: dict):
+    """Loss of each token, float32 [N], and whether clipping stopped or capped it, bool [N]. All inputs [N]; see the top of this file."""
+    if callable(loss):
+        return loss(logp, old, advantages, sequence, config)
+    never = torch.zeros_like(logp, dtype=torch.bool)
+    if loss == "cross_entropy":
+        return -logp, never
+    difference = logp - old
+    if loss == "importance_sampling":
+        return -difference.exp() * advantages, never
+    low, high = (config.get(name, default) for name, default in zip(("clip_low_threshold", "clip_high_threshold"), CLIP[loss]))
+    if loss == "cispo":
+        ratio = difference.detach().exp()
+        return -ratio.clamp(low, high) * advantages * logp, (ratio < low) | (ratio > high)
+    if loss == "gspo":
+        count = torch.bincount(sequence).clamp(min=1)  # tokens a sequence
+        total = torch.zeros(len(count), device=logp.device).index_add(0, sequence, difference)
+        difference = (total / count)[sequence]
+    ratio = difference.exp()
+    clipped = torch.where(advantages > 0, ratio > high, ratio < low) & (advantages != 0)
+    return -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages), clipped
+
+
+def check(data: list, loss, config: dict):
+    """ValueError naming the datum and what is wrong with it: better than a shape error, or silence, three calls later."""
+    if not data:
+        raise ValueError("an empty batch: nothing to train on")
+    if not callable(loss) and loss not in LOSSES:
+        raise ValueError(f"unknown loss {loss!r}; there are {', '.join(LOSSES)}")
+    unknown = sorted(set(config) - {"temperature", "clip_low_threshold", "clip_high_threshold"})
+    if unknown and not callable(loss):
+        raise ValueError(f"unknown loss config {', '.join(unknown)}: there are temperature, clip_low_threshold, clip_high_threshold")
+    if config.get("temperature", 1.0) <= 0:
+        raise ValueError("config temperature must be above 0: greedy samples have no gradient")
+    for i, datum in enumerate(data):
+        length = sum(map(len, datum.chunks))
+        arrays = {name: getattr(datum, name) for name in ("targets", "weights", "logprobs", "advantages")}
+        if loss != "cross_entropy" and (arrays["logprobs"] is None or arrays["advantages"] is None) and not callable(loss):
+            raise ValueError(f"datum {i}: loss {loss!r} needs logprobs and advantages")
+        for name, array in arrays.items():
+            if array is not None and len(array) != length:
+                raise ValueError(f"datum {i}: {len(array)} {name} for {length} positions")
+            if array is not None and not np.isfinite(array).all():
+                raise ValueError(f"datum {i}: its {name} are not all finite")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the trainer
+
+
+class Trainer:
+    """See the top of this file. `base_model`: where the weights came from; `skipped`: optimizer steps left out for non-finite gradients."""
+
+    def __init__(self, model: Model, engine: Engine, *, base_model: str, rank: int, seed: int, peft=None, micro_positions=8192):
+        self.model, self.engine, self.peft = model, engine, peft
+        self.base_model, self.rank, self.seed, self.micro_positions = base_model, rank, seed, micro_positions
+        self.skipped, self.pending = 0, False
+        self.weights = [p for p in model.net.parameters() if p.requires_grad]
+        # Small steps vanish in bfloat16, so such weights are rounded copies of these
+        self.masters = [p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float()) for p in self.weights]
+        groups = [{"params": [p for p in self.masters if p.ndim >= 2]}, {"params": [p for p in self.masters if p.ndim < 2]}]
+        self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], fused=model.device.type in ("cpu", "cuda"))
+
+    def sampler(self) -> Engine:
+        """An on-policy sampler: the weights as they are when a request starts. `.version` counts optimizer steps."""
+        return self.engine
+
+    async def forward(self, data: list, loss="cross_entropy", config: dict | None = None, everywhere: bool = False) -> Output:
+        """Log-probabilities and metrics, no gradients. `everywhere`: also where weight and advantage are 0 (not at pictures)."""
+        return await self.engine.run(lambda: self._pass(data, loss, config or {}, False, everywhere))
+
+    async def forward_backward(self, data: list, loss="cross_entropy", config: dict | None = None) -> Output:
+        """Adds the gradient of the summed loss to what earlier calls left. Metrics: see `_pass`."""
+        return await self.engine.run(lambda: self._pass(data, loss, config or {}, True))
+
+    async def optim_step(self, adam: AdamParams) -> dict:
+        """One AdamW step on the gradients gathered. Not finite: the step is left out and counted. Metrics: grad_norm, skipped, version."""
+        return await self.engine.run(lambda: self._step(adam))
+
+    async def save_weights_for_sampler(self, path) -> str:
+        """A folder that transformers (rank 0) or peft (rank > 0) can load. An existing one is replaced in one step."""
+        return await self.engine.run(lambda: write_folder(path, self._write_weights))
+
+    async def save_state(self, path) -> str:
+        """As `save_weights_for_sampler`, with what `load_trainer` needs to go on exactly. Gradients not yet used are not kept."""
+        return await self.engine.run(lambda: write_folder(path, self._write_weights, self._write_state))
+
+    def close(self):
+        self.engine.close()
+
+    # ------------------------------------------------------------------ in the engine's thread
+
+    def _pass(self, data, loss, config, grad, everywhere=False) -> Output:
+        """Metrics: loss_sum and token_count (tokens of nonzero weight); their means entropy and, where the sampler's log-probabilities are
+        known, ratio_mean, clip_fraction, kl (of the sampler's policy to this one, estimator k3) and logp_gap (mean |logp - old|)."""
+        check(data, loss, config)
+        flats = [self.model.flatten(datum.chunks) for datum in data]
+        logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
+        sums = {}
+        try:
+            for group in micro_batches([len(flat) for flat in flats], self.micro_positions):
+                targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
+                if any(want.any() for want in wanted):
+                    batch = [[items[i] for i in group] for items in (data, flats, logprobs)]
+                    self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)
+        except BaseException:
+            if grad:
+                self._forget_gradients()  # half a batch is no gradient
+            raise
+        self.pending |= grad
+        count = max(1, sums.get("token_count", 0))
+        return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
+
+    def _wanted(self, i, datum, flat, everywhere):
+        """Targets, and where they are wanted, [T] each. `Datum.targets` is 0 where the weight is: `everywhere` reads the next ids."""
+        used = datum.weights != 0
+        if datum.advantages is not None:
+            used = used | (datum.advantages != 0)
+        trained = datum.targets[used]
+        unknown = (trained < 0) | (trained >= self.model.vocab_size) | np.isin(trained, self.model.blocked.cpu().numpy())
+        if unknown.any():
+            raise ValueError(f"datum {i}: a target of nonzero weight is a picture placeholder, or not a token of {self.model.name!r}")
+        if not everywhere:
+            return datum.targets, used
+        following = np.append(flat.ids[1:], datum.targets[-1])
+        text = np.append(flat.key[1:] >= 0, used[-1])
+        return np.where(used, datum.targets, following), used | text
+
+    def _micro_batch(self, data, flats, logprobs, targets, wanted, loss, config, grad, sums):
+        logp, entropy = self.model.score(flats, targets, wanted, config.get("temperature", 1.0), grad)  # [N], [N]
+
+        def gather(name, kind=torch.float32):
+            arrays = [getattr(datum, name) for datum in data]
+            if any(array is None for array in arrays):
+                return None
+            return torch.as_tensor(np.concatenate([array[want] for array, want in zip(arrays, wanted)]), dtype=kind, device=logp.device)
+
+        weights, old, advantages = gather("weights"), gather("logprobs"), gather("advantages")  # [N] each
+        sequence = torch.as_tensor(np.repeat(np.arange(len(data)), [want.sum() for want in wanted]), device=logp.device)  # [N]
+        losses, clipped = token_losses(loss, logp, old, advantages, sequence, config)
+        total = (losses * weights).sum()
+        if grad:
+            total.backward()
+            self._gather_gradients()
+        with torch.no_grad():
+            counted = weights != 0
+            found = {"loss_sum": total, "token_count": counted.sum(), "entropy": entropy[counted].sum()}
+            if old is not None:
+                difference = (logp - old)[counted]
+                ratio = difference.exp()
+                found |= {"ratio_mean": ratio.sum(), "clip_fraction": clipped[counted].sum()}
+                found |= {"kl": (ratio - 1 - difference).sum(), "logp_gap": difference.abs().sum()}
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0) + value.item()
+            values = logp.float().cpu().numpy()
+            for array, want in zip(logprobs, wanted):
+                array[want], values = values[: want.sum()], values[want.sum() :]
+
+    def _gather_gradients(self):
+        for weight, master in zip(self.weights, self.masters):
+            if master is not weight and weight.grad is not None:
+                master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
+                weight.grad = None
+
+    def _forget_gradients(self):
+        for parameter in (*self.weights, *self.masters):
+            parameter.grad = None
+        self.pending = False
+
+    def _step(self, adam: AdamParams) -> dict:
+        if not self.pending:
+            raise ValueError("optim_step without gradients: call forward_backward before")
+        limit = adam.grad_clip_norm if adam.grad_clip_norm > 0 else float("inf")
+        norm = torch.nn.utils.clip_grad_norm_([p for p in self.masters if p.grad is not None], limit).item()
+        skipped = not np.isfinite(norm)
+        if skipped:
+            self.skipped += 1
+            advice = "lower the learning rate or look at the batch"
+            print(f"optim_step left out: the gradient norm is {norm} ({self.skipped} so far); {advice}", flush=True)
+        else:
+            for group in self.optimizer.param_groups:
+                group |= {"lr": adam.learning_rate, "betas": (adam.beta1, adam.beta2), "eps": adam.eps}
+                group["weight_decay"] = adam.weight_decay if group["params"][0].ndim >= 2 else 0.0
+            self.optimizer.step()
+            with torch.no_grad():
+                for weight, master in zip(self.weights, self.masters):
+                    if master is not weight:
+                        weight.copy_(master)
+            self.engine.weights_changed()
+        self._forget_gradients()
+        return {"grad_norm": norm, "skipped": int(skipped), "skipped_total": self.skipped, "version": self.model.version}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def _write_weights(self, folder: Path):
+        if self.peft is None:
+            self.model.net.save_pretrained(folder)
+            return copy_companions(self.model.name, folder)
+        base = os.path.abspath(self.base_model) if os.path.isdir(self.base_model) else self.base_model
+        self.peft.peft_config["default"].base_model_name_or_path = base
+        self.peft.save_pretrained(folder, save_embedding_layers=False)
+        (folder / "README.md").unlink(missing_ok=True)  # an empty form
+
+    def _write_state(self, folder: Path):
+        state = {name: getattr(self, name) for name in ("base_model", "rank", "seed", "skipped")}
+        state |= {"version": self.model.version, "train_vision": bool(self.model.pictures) and not self.model.pictures.frozen}
+        state |= {"optimizer": self.optimizer.state_dict(), "random": torch.get_rng_state()}
+        state["masters"] = [None if master is weight else master.detach() for weight, master in zip(self.weights, self.masters)]
+        torch.save(state, folder / STATE)
+
+    def _read_state(self, state: dict):
+        self.optimizer.load_state_dict(state["optimizer"])
+        with torch.no_grad():
+            for master, saved in zip(self.masters, state["masters"], strict=True):
+                if saved is not None:
+                    master.copy_(saved)
+        self.skipped, self.model.version = state["skipped"], state["version"]
+        torch.set_rng_state(state["random"])
+
+
+def write_folder(path, *writers) -> str:
+    """Fills `<path>.tmp` and moves it to `path`. OSError with one line if that fails; what was at `path` is then still there."""
+    path = Path(path)
+    new, old = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".old")
+    try:
+        shutil.rmtree(new, ignore_errors=True)  # of a run that was killed
+        new.mkdir(parents=True)
+        for write in writers:
+            write(new)
+        if path.exists():  # a folder can't be replaced in one step; between these two lines `find_folder` takes the old one
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(path, old)
+        os.replace(new, path)
+    except Exception as error:
+        shutil.rmtree(new, ignore_errors=True)
+        raise OSError(f"checkpoint {path} could not be written ({error}); the one before it is untouched") from error
+    shutil.rmtree(old, ignore_errors=True)
+    return str(path)
+
+
+def find_folder(path) -> str:
+    """`path`, or what a kill in the middle of replacing it left beside it."""
+    old = Path(path).with_name(Path(path).name + ".old")
+    return str(old if old.is_dir() and not Path(path).exists() else path)
+
+
+def copy_companions(name: str, folder: Path):
+    """Tokenizer, chat template and processor files go along, byte for byte."""
+    if not os.path.isdir(name):
+        from huggingface_hub import snapshot_download
+
+        name = snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.txt", "*.model"])
+    for file in Path(name).iterdir():
+        weights = file.name in ("config.json", "generation_config.json") or file.name.endswith(".index.json")  # save_pretrained's
+        if file.suffix in (".json", ".jinja", ".txt", ".model") and not weights and not (folder / file.name).exists():
+            shutil.copy(file, folder / file.name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# making trainers and samplers
+
+
+async def create_trainer(base_model, rank: int = 0, seed: int = 0, **options) -> Trainer:
+    """A trainer on a Hugging Face folder or hub id: rank 0 trains all weights, > 0 a LoRA on every linear layer of the language model.
+
+    SystemExit with one line if the model can't be loaded. For `options` see `_make_trainer`.
+    """
+    return _make_trainer(str(base_model), rank, seed, **options)
+
+
+def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, lora_alpha: int = 32, device="auto", dtype="auto",
+                  revision=None, micro_positions: int = 8192, adapter=None, **engine) -> Trainer:
+    """train_vision: whether the vision tower is trained, too (None: with rank 0 only; frozen, each picture passes it once).
+
+    device, dtype, revision: see `load_model`. micro_positions: padded size of what is trained at once. engine: options of `Engine`.
+    """
+    if rank < 0:
+        raise SystemExit(f"rank {rank}: use 0 for all weights, or the rank of a LoRA")
+    if rank and train_vision:
+        raise SystemExit("train_vision needs rank 0: a LoRA is put on the language model only")
+    if (Path(base_model) / "adapter_config.json").is_file():
+        raise SystemExit(f"model {base_model!r} is an adapter folder: load it with load_trainer (--load), or name its base model")
+    train_vision = rank == 0 if train_vision is None else train_vision
+    model = load_model(base_model, device=device, dtype=dtype, train_vision=train_vision, revision=revision)
+    peft = None
+    if rank == 0:
+        for module in model.vision_modules():
+            module.requires_grad_(train_vision)
+    else:
+        peft = load_adapter(model, adapter, trainable=True) if adapter else add_adapter(model, rank, lora_alpha, seed)
+    engine = make_engine(model, **engine)
+    return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions)
+
+
+async def load_trainer(state_path, with_optimizer: bool = True, *, base_model=None, **options) -> Trainer:
+    """The trainer that `save_state` saved. Without optimizer: its weights, everything else new; any weights folder will do then.
+
+    base_model: where a LoRA's base is now, if it has moved. `options`: see `_make_trainer`.
+    """
+    path = find_folder(state_path)
+    file, adapter = Path(path) / STATE, adapter_config(path)
+    if with_optimizer and not file.is_file():
+        raise SystemExit(f"checkpoint {str(state_path)!r} has no {STATE}: only what save_state wrote goes on; or load without optimizer")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else {"seed": 0}
+    except Exception as error:
+        raise SystemExit(f"checkpoint {str(file)!r} can't be read: {str(error).splitlines()[0]}") from error
+    if adapter:
+        base_model = str(base_model or adapter["base_model_name_or_path"])
+        trainer = _make_trainer(base_model, adapter["r"], state["seed"], adapter=path, **options)
+    else:
+        trainer = _make_trainer(path, 0, state["seed"], **{"train_vision": state.get("train_vision"), **options})
+        trainer.base_model = state.get("base_model", path)
+    if with_optimizer:
+        await trainer.engine.run(lambda: trainer._read_state(state))
+    return trainer
+
+
+async def create_sampler(base_model, sampler_path=None, *, device="auto", dtype="auto", revision=None, **engine) -> Engine:
+    """A sampler on a Hugging Face folder, hub id or adapter folder; `sampler_path`: what save_weights_for_sampler (or save_state) wrote."""
+    path = find_folder(sampler_path or base_model)
+    adapter = adapter_config(path)
+    if not adapter:
+        return make_engine(load_model(path, device=device, dtype=dtype, revision=revision), **engine)
+    model = load_model(base_model if sampler_path else adapter["base_model_name_or_path"], device=device, dtype=dtype, revision=revision)
+    load_adapter(model, path, trainable=False)
+    return make_engine(model, **engine)
+
+
+def make_engine(model: Model, **options) -> Engine:
+    from transformers import AutoTokenizer
+
+    return Engine(model, AutoTokenizer.from_pretrained(model.name), **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# LoRA
+
+
+def adapter_config(path) -> dict:
+    """The adapter_config.json of a folder; {} if it isn't an adapter's."""
+    import json
+
+    file = Path(path) / "adapter_config.json"
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def add_adapter(model: Model, rank: int, alpha: int, seed: int):
+    """A fresh LoRA on every linear layer of the language model (not on the tower, not on the head). Returns the peft model."""
+    from peft import LoraConfig, get_peft_model
+
+    language = getattr(model.inner, "language_model", model.inner)
+    names = sorted({name.rpartition(".")[2] for name, module in language.named_modules() if isinstance(module, torch.nn.Linear)})
+    torch.manual_seed(seed)
+    towers = rf"(.*\.)?({'|'.join(TOWERS)})\..*" if model.vision_modules() else None  # a tower may use the same names
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=names, exclude_modules=towers)
+    return count_adapted(model, get_peft_model(model.net, config))
+
+
+def load_adapter(model: Model, path, trainable: bool):
+    """The LoRA of an adapter folder. Tensors that fit nowhere are an error: peft only warns, and then the base is trained or sampled."""
+    from peft import PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
+
+    try:
+        peft = PeftModel.from_pretrained(model.net, path, is_trainable=trainable)
+        saved = load_peft_weights(path, device="cpu")
+    except Exception as error:
+        raise SystemExit(f"adapter {str(path)!r} can't be loaded onto {model.name!r}: {str(error).strip().splitlines()[0]}") from error
+    here = get_peft_model_state_dict(peft, save_embedding_layers=False)
+    if different := saved.keys() ^ here.keys():
+        count = len(different)
+        raise SystemExit(f"adapter {str(path)!r} doesn't fit {model.name!r}: {count} tensors have no partner, such as {min(different)}")
+    return count_adapted(model, peft)
+
+
+def count_adapted(model: Model, peft):
+    if not any(hasattr(module, "lora_A") for module in model.net.modules()):
+        raise SystemExit(f"model {model.name!r}: no linear layer of its language model was found for the LoRA")
+    peft.eval()
+    return peft

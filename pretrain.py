@@ -1,0 +1,460 @@
+"""Stage 0: models from nothing. `tiny-vlm` and `tiny-text` make the vision-language model of two million parameters that the CPU run starts from.
+
+    python pretrain.py tiny-vlm --objects 400 --held-out 100 --steps 20 --out models/tiny-smoke      # two minutes on two cores: does it run
+
+    # what is shipped as models/tiny-vlm: pictures on one GPU (H200, 7 minutes), then text on two CPU cores
+    python pretrain.py tiny-vlm --device cuda --workers 16 --batch-size 512 --objects 100000 --held-out 2000 --draw-until 0.7 --steps 2800
+    python pretrain.py tiny-text --init models/tiny-vlm
+
+The result is an ordinary Hugging Face folder (Qwen3-VL architecture, its own small tokenizer, chat template, image processor):
+from SFT on nothing about it is special, and a folder of real weights takes its place by --base-model.
+
+What `tiny-vlm` learns: to see. A conversation shows the full spectrum and up to two windows, and asks one YES/NO question; only the
+answer is trained, in plain words or in brackets as the question asks. No tool, no call, no thought appears, so the format of
+the agent is news to it (its format rate there is about zero). The objects come from a range that no later stage
+draws from. Pictures first, acting later: trained on whole trajectories alone, a model this small stays at chance on noisy spectra,
+because one answer token in two hundred carries all there is to learn about seeing.
+
+What `tiny-text` adds: to write. Real models have read the web before they meet a tool; this one reads manuals of tools that don't exist
+(random names, parameters and values, never the agent's own tool, never a thought) followed by calls of them, while a share of picture
+questions keeps its sight. The tower stays as it is.
+"""
+
+import argparse
+import functools
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")  # one token each, but ordinary text
+PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+PATCH, MERGE = 16, 2
+WHITE, INK = 1.0, 0.25  # image_mean and image_std: white paper becomes 0 and black ink -4, so blank patches are silent
+FORMS = (("in one word", "{}."), ("in brackets", "{{{}}}"), ("in a box", "\\boxed{{{}}}"), ("in quotes", '"{}"'), ("with a label", "answer={}"))
+
+
+# ---------------------------------------------------------------- conversations
+
+
+def conversation(number, seed, size):
+    """Object `number` of the pre-training range: its one to three pictures, grey [n, height, width] uint8, the text around them as
+    (text, trained) pairs, and what it shows: (task, number of windows, number of windows that decide)."""
+    import io
+
+    from PIL import Image
+
+    from tasks.spec_o3 import QUESTIONS, SYSTEM, first_picture
+    from tasks.spec_o3_synthetic import KINDS, informative_window, make_spectrum, uninformative_window
+    from tools import zoom_spectrum
+
+    rng = np.random.default_rng([seed, *map(ord, "pretrain"), number])
+    kind, positive = KINDS[number % len(KINDS)], bool(rng.integers(2))
+    spectrum = make_spectrum(kind, positive, rng)
+    data = spectrum["wavelength"], spectrum["flux"], spectrum["redshift"]
+    name, guide, _ = QUESTIONS[kind]
+    how, form = FORMS[rng.integers(len(FORMS))]
+    question = f" Is this object {name}?" + (f" {guide}" if rng.random() < 0.5 else "") + f" Answer {how}."
+    first, low, high = first_picture(*data, size)
+    pictures, captions, deciding = [first], [f"Spectrum from {low:.0f} to {high:.0f} Å."], 0
+    for _ in range(rng.integers(3)):
+        useful = bool(rng.random() < 0.75)
+        window, label = (informative_window if useful else uninformative_window)(kind, rng)
+        seen = zoom_spectrum(*data, window, label, size)
+        pictures, captions, deciding = pictures + seen.images, captions + [seen.text], deciding + useful
+    captions[0 if rng.random() < 0.7 else -1] += question
+    between = "<|im_end|>\n<|im_start|>assistant\nGo on.<|im_end|>\n<|im_start|>user\n" if rng.random() < 0.6 else "\n"
+    text = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if rng.random() < 0.5 else ""
+    text += "<|im_start|>user\n" + between.join(PICTURE + caption for caption in captions) + "<|im_end|>\n<|im_start|>assistant\n"
+    answer = form.format("YES" if positive else "NO") + "<|im_end|>"
+    gray = np.stack([np.asarray(Image.open(io.BytesIO(picture)).convert("L")) for picture in pictures])
+    return gray, [(text, False), (answer, True)], (kind, len(pictures) - 1, deciding)
+
+
+def layout(parts, tokenizer, grid):
+    """Tokens, M-RoPE positions [3, T] and loss mask of a conversation whose pictures all take grid = (rows, columns) merged patches."""
+    image_token, (rows, columns) = tokenizer.convert_tokens_to_ids("<|image_pad|>"), grid
+    count = rows * columns
+    tokens, trained = [], []
+    for text, train in parts:
+        for token in tokenizer.encode(text, add_special_tokens=False):
+            repeat = count if token == image_token else 1
+            tokens += [token] * repeat
+            trained += [train] * repeat
+    positions, here, index = np.zeros((3, len(tokens)), np.int64), 0, 0
+    while index < len(tokens):
+        if tokens[index] == image_token:  # one temporal position, then rows and columns; text goes on after the longer side
+            cell = np.arange(count)
+            positions[:, index : index + count] = here + np.stack([0 * cell, cell // columns, cell % columns])
+            here, index = here + max(rows, columns), index + count
+        else:
+            positions[:, index] = here
+            here, index = here + 1, index + 1
+    return np.array(tokens), positions, np.array(trained)
+
+
+# ---------------------------------------------------------------- tokenizer and model
+
+
+def build_tokenizer(texts, vocab_size):
+    """Byte-level BPE with Qwen's special tokens. Digits stand one by one, so that any window can be written, and words apart from
+    punctuation, so that YES is the same token in every bracket."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    split = r"""\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(split), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size - len(MARKS), special_tokens=list(SPECIAL), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    bpe.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=list(SPECIAL), clean_up_tokenization_spaces=False
+    )
+
+
+def build_model(tokenizer, width, layers):
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    token = tokenizer.convert_tokens_to_ids
+    text = {
+        "vocab_size": 64 * math.ceil(len(tokenizer) / 64), "hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers,
+        "num_attention_heads": width // 32, "num_key_value_heads": width // 64, "head_dim": 32, "max_position_embeddings": 2048, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [8, 4, 4], "mrope_interleaved": True},
+        "bos_token_id": None, "eos_token_id": token("<|im_end|>"), "pad_token_id": token("<|endoftext|>"),
+    }  # fmt: skip
+    vision = {
+        "depth": layers, "hidden_size": width, "intermediate_size": 3 * width, "num_heads": width // 32, "patch_size": PATCH, "spatial_merge_size": MERGE,
+        "temporal_patch_size": 2, "out_hidden_size": width, "num_position_embeddings": 256, "deepstack_visual_indexes": [layers // 2], "in_channels": 3,
+    }  # fmt: skip
+    config = Qwen3VLConfig(
+        text_config=text, vision_config=vision, tie_word_embeddings=True, image_token_id=token("<|image_pad|>"), video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"), vision_end_token_id=token("<|vision_end|>"),
+    )  # fmt: skip
+    model = Qwen3VLForConditionalGeneration(config)
+    # The library starts every weight at std 0.02, made for widths of thousands; at this width 1/sqrt(fan_in) keeps signals alive.
+    import torch
+
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim >= 2:
+                fan_in = weight[0].numel()
+                scale = 0.05 if "embed" in name and "patch" not in name else 0.3 / math.sqrt(fan_in) if "patch_embed" in name else 1 / math.sqrt(fan_in)
+                weight.normal_(0, scale * (0.5 if name.endswith(("o_proj.weight", "down_proj.weight", "proj.weight", "linear_fc2.weight")) else 1))
+    return model
+
+
+def patches(gray, device):
+    """What the image processor would make of grey pictures [n, H, W] uint8: rows of patches [n·H/P·W/P, 3·2·P·P], 2x2 neighbours together."""
+    import torch
+
+    n, height, width = gray.shape
+    x = (gray.to(device).float() / 255 - WHITE) / INK
+    x = x.view(n, height // (PATCH * MERGE), MERGE, PATCH, width // (PATCH * MERGE), MERGE, PATCH).permute(0, 1, 4, 2, 5, 3, 6)
+    x = x.reshape(-1, 1, 1, PATCH, PATCH).expand(-1, 3, 2, -1, -1)  # three equal channels, two equal frames
+    return x.reshape(x.shape[0], -1), torch.tensor([[1, height // PATCH, width // PATCH]] * n, device=device)
+
+
+# ---------------------------------------------------------------- training
+
+
+def batch_attention(model):
+    """Pictures of one size attend as one batch. The library's own path splits them and loops, which is most of the time of a tiny tower."""
+    import torch.nn.functional as F
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb_vision
+
+    def forward(self, hidden_states, cu_seqlens, position_embeddings=None, **_):
+        n = cu_seqlens.numel() - 1
+        q, k, v = self.qkv(hidden_states).reshape(hidden_states.shape[0], 3, self.num_heads, -1).permute(1, 0, 2, 3).unbind(0)  # each [n·p, heads, d]
+        q, k = apply_rotary_pos_emb_vision(q, k, *position_embeddings)
+        q, k, v = (x.to(v.dtype).view(n, -1, self.num_heads, x.shape[-1]).transpose(1, 2) for x in (q, k, v))  # [n, heads, p, d]
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=self.scaling)
+        return self.proj(mixed.transpose(1, 2).reshape(hidden_states.shape[0], -1))
+
+    for block in model.model.visual.blocks:
+        block.attn.forward = functools.partial(forward, block.attn)
+
+
+def see(model, gray, device):
+    """The tower's output for grey pictures [n, H, W] of one size. The library works out every picture's positions in a Python loop; here it
+    does so for the first picture and the others share them."""
+    import torch
+
+    visual, caught = model.model.visual, {}
+    pixels, grid = patches(gray, device)
+    n, p = len(gray), len(pixels) // len(gray)
+    hook = visual.blocks[0].register_forward_pre_hook(lambda _, args, kwargs: caught.update(kwargs, first=args[0]), with_kwargs=True)
+    output = type(model.model).get_image_features(model.model, pixels[:p], grid[:1], return_dict=True)
+    hook.remove()
+    x = visual.patch_embed(pixels) + (caught["first"] - visual.patch_embed(pixels[:p])).repeat(n, 1)  # [n·p, width]
+    rope = tuple(part.repeat(n, 1) for part in caught["position_embeddings"])
+    bounds, deep = torch.arange(0, n * p + 1, p, device=device, dtype=torch.int32), []
+    for index, block in enumerate(visual.blocks):
+        x = block(x, cu_seqlens=bounds, position_embeddings=rope)
+        if index in visual.deepstack_visual_indexes:
+            deep.append(visual.deepstack_merger_list[len(deep)](x))
+    if not torch.is_tensor(output.deepstack_features[0]):  # newer releases keep them cut by picture, like the main output
+        deep = [layer.split(p // MERGE**2) for layer in deep]
+    output.pooler_output, output.deepstack_features = visual.merger(x).split(p // MERGE**2), deep
+    return output
+
+
+def forward_answers(model, batch, device):
+    """Logits [answers, vocab] at the positions that predict trained tokens, and those tokens [answers]."""
+    features = see(model, batch["pictures"], device)
+    model.model.get_image_features = lambda *_, **__: features
+    hidden = model.model(input_ids=batch["tokens"], attention_mask=batch["mask"], position_ids=batch["positions"], pixel_values=batch["pictures"][:1].float())[0]
+    trained = batch["trained"][:, 1:]
+    return model.lm_head(hidden[:, :-1][trained]), batch["tokens"][:, 1:][trained]  # hidden: [B, T, width]
+
+
+def make_pool(count, size, device, longest):
+    """Room for `count` conversations on the device: 64 kB each, nearly all of it grey pictures."""
+    import torch
+
+    shapes = {"pictures": ((3, size[1], size[0]), torch.uint8), "tokens": ((longest,), torch.long), "trained": ((longest,), torch.bool), "positions": ((3, longest), torch.int16)}
+    pool = {name: torch.zeros(count, *shape, dtype=kind, device=device) for name, (shape, kind) in shapes.items()}
+    return pool | {name: torch.zeros(count, dtype=torch.long) for name in ("length", "shown")}
+
+
+def put(pool, index, pictures, tokens, positions, trained):
+    import torch
+
+    pool["length"][index], pool["shown"][index] = len(tokens), len(pictures)
+    pool["pictures"][index, : len(pictures)] = torch.from_numpy(pictures)
+    for name, value in (("tokens", tokens), ("trained", trained), ("positions", positions)):
+        pool[name][index, ..., : len(tokens)] = torch.from_numpy(value)
+
+
+def take(pool, chosen, shift=(0, 0)):
+    """A batch of the chosen conversations [B], cut to the longest of them. shift: (rows, columns) in pixels that all pictures are moved by."""
+    import torch
+
+    device, longest = pool["tokens"].device, int(pool["length"][chosen].max())
+    batch = {name: pool[name][chosen.to(device)][..., :longest] for name in ("tokens", "trained", "positions")}
+    batch["positions"] = batch["positions"].long().transpose(0, 1)  # [3, B, T]
+    batch["mask"] = (torch.arange(longest)[None] < pool["length"][chosen][:, None]).long().to(device)  # [B, T]
+    shown = torch.arange(3)[None] < pool["shown"][chosen][:, None]  # [B, 3]
+    row, slot = shown.nonzero(as_tuple=True)
+    batch["pictures"] = pool["pictures"][chosen[row].to(device), slot.to(device)].roll(shift, (1, 2))  # [n, H, W], in the order of their placeholders
+    return batch
+
+
+def evaluate(model, pool, facts, tokenizer, device):
+    """Held-out accuracy of YES against NO, by what was shown: the full picture alone, wrong windows only, one or two windows that decide."""
+    import torch
+
+    yes, no = (tokenizer.encode(word, add_special_tokens=False)[0] for word in ("YES", "NO"))
+    right = {}
+    for chosen in torch.arange(len(facts)).split(256):
+        with torch.no_grad():
+            logits, targets = forward_answers(model, take(pool, chosen), device)
+        asked = (targets == yes) | (targets == no)  # one a conversation, in order
+        hits = ((logits[asked][:, yes] > logits[asked][:, no]) == (targets[asked] == yes)).tolist()
+        for index, hit in zip(chosen.tolist(), hits, strict=True):
+            kind, windows, deciding = facts[index]
+            shown = "full" if not windows else ("wrong window", "1 window", "2 windows")[deciding]
+            right.setdefault(shown, []).append(hit)
+            if shown != "wrong window":
+                right.setdefault(f"{kind} {'full' if not windows else 'windows'}", []).append(hit)
+    return {name: round(float(np.mean(hits)), 3) for name, hits in sorted(right.items())}
+
+
+def manual(number, seed, tokenizer, words):
+    """Text of a tool manual with calls of its tools, as (text, trained) pairs: copying names, nesting tags, writing numbers."""
+    rng = np.random.default_rng([seed, *map(ord, "manual"), number])
+    some = lambda low, high: [str(word) for word in rng.choice(words, rng.integers(low, high + 1))]
+    tools = []
+    for _ in range(rng.integers(1, 3)):
+        kinds = {"_".join(some(1, 2)): str(rng.choice(["array", "string", "number"], p=[0.5, 0.35, 0.15])) for _ in range(rng.integers(1, 4))}
+        properties = {key: {"type": kind} | ({"items": {"type": "number"}} if kind == "array" else {}) | {"description": " ".join(some(1, 4))} for key, kind in kinds.items()}
+        parameters = {"type": "object", "properties": properties, "required": [key for key in kinds if rng.random() < 0.6]}
+        tools.append({"type": "function", "function": {"name": "_".join(some(2, 3)), "description": " ".join(some(2, 6)) + ".", "parameters": parameters}})
+    tag, ends = some(1, 1)[0], some(2, 2)
+    finish = f"Finish with <{tag}>\\boxed{{{ends[0]}}} {some(1, 1)[0]}</{tag}> or <{tag}>\\boxed{{{ends[1]}}} {some(1, 1)[0]}</{tag}>."
+    messages = [{"role": "system", "content": " ".join(some(3, 10)) + "."}, {"role": "user", "content": " ".join(some(3, 12)) + f"? {finish}"}]
+    parts = [(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False), False)]
+    for _ in range(rng.integers(1, 4)):
+        tool = tools[rng.integers(len(tools))]["function"]
+        call = f"<tool_call>\n<function={tool['name']}>\n"
+        for key, kind in ((key, value["type"]) for key, value in tool["parameters"]["properties"].items()):
+            low = 10 * int(rng.integers(350, 880))
+            value = f"[{low}, {low + 10 * int(rng.integers(8, 40))}]" if kind == "array" else " ".join(some(1, 2)) if kind == "string" else str(low)
+            call += f"<parameter={key}>\n{value}\n</parameter>\n"
+        parts += [("<|im_start|>assistant\n", False), (call + "</function>\n</tool_call><|im_end|>", True)]
+        parts.append((f"\n<|im_start|>user\n<tool_response>\n{' '.join(some(2, 8))}.\n</tool_response><|im_end|>\n", False))
+    return [*parts, ("<|im_start|>assistant\n", False), (f"<{tag}>\\boxed{{{ends[rng.integers(2)]}}} {' '.join(some(2, 5))}.</{tag}><|im_end|>", True)]
+
+
+def tiny_text(args):
+    """Continue the model in --init: manuals, with picture questions beside them."""
+    import multiprocessing
+
+    import torch
+    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+
+    size, started = tuple(args.picture_size), time.time()
+    grid = size[1] // (PATCH * MERGE), size[0] // (PATCH * MERGE)
+    torch.manual_seed(args.seed)
+    tokenizer, model = AutoTokenizer.from_pretrained(args.init), Qwen3VLForConditionalGeneration.from_pretrained(args.init, dtype=torch.float32).to(args.device)
+    batch_attention(model)
+    model.model.visual.requires_grad_(False)
+    words = sorted({word for text in corpus([]) for word in "".join(c if c.isalpha() else " " for c in text).split() if len(tokenizer.encode(" " + word)) == 1})
+    with multiprocessing.get_context("spawn").Pool(args.workers) as workers:
+        first = json.loads((Path(args.init) / "pretraining.json").read_text())["command"]
+        skip = first["objects"] + first["held_out"]  # objects not seen before
+        job = functools.partial(conversation, seed=args.seed, size=size)
+        made = list(workers.imap(job, range(skip, skip + args.objects), chunksize=16))
+    encoded, facts = [(pictures, *layout(parts, tokenizer, grid)) for pictures, parts, _ in made], [fact for *_, fact in made]
+    pool = make_pool(len(encoded), size, args.device, max(len(tokens) for _, tokens, *_ in encoded))
+    for index, example in enumerate(encoded):
+        put(pool, index, *example)
+    test = min(1000, args.objects // 2)
+    test_pool = {name: value[:test] for name, value in pool.items()}
+    print(f"{len(words)} words, {args.objects} objects after {time.time() - started:.0f} s; sight: {evaluate(model, test_pool, facts[:test], tokenizer, args.device)}", flush=True)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer, log = torch.optim.AdamW(weights, lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True), []
+    for step in range(args.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = args.learning_rate * min(1, (step + 1) / 30) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
+        rows = [layout(manual(step * args.batch_size + i, args.seed, tokenizer, words), tokenizer, grid) for i in range(args.batch_size)]
+        longest = max(len(tokens) for tokens, *_ in rows)
+        tokens, trained = (torch.zeros(len(rows), longest, dtype=kind) for kind in (torch.long, torch.bool))
+        for i, (ids, _, mask) in enumerate(rows):  # padded on the right: attention is causal
+            tokens[i, : len(ids)], trained[i, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(mask)
+        tokens, trained = tokens.to(args.device), trained[:, 1:].to(args.device)
+        model.model.__dict__.pop("get_image_features", None)
+        positions = torch.arange(longest, device=args.device).expand(3, len(rows), -1)
+        hidden = model.model(input_ids=tokens, position_ids=positions)[0]  # [B, T, width]
+        text_loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][trained]), tokens[:, 1:][trained])
+        logits, targets = forward_answers(model, take(pool, test + torch.randint(args.objects - test, (2 * args.batch_size,))), args.device)
+        picture_loss = torch.nn.functional.cross_entropy(logits, targets)
+        (text_loss + picture_loss).backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if (step + 1) % max(1, args.steps // 4) == 0:
+            report = {"step": step + 1, "text": round(text_loss.item(), 4), "pictures": round(picture_loss.item(), 4), "seconds": round(time.time() - started, 1)}
+            log.append(report | evaluate(model, test_pool, facts[:test], tokenizer, args.device))
+            print(json.dumps(log[-1]), flush=True)
+            save(model, tokenizer, args, log, earlier=json.loads((Path(args.init) / "pretraining.json").read_text()))
+    print(f"saved {args.out} after {time.time() - started:.0f} s")
+
+
+def tiny_vlm(args):
+    import multiprocessing
+
+    import torch
+
+    size = tuple(args.picture_size)
+    grid = size[1] // (PATCH * MERGE), size[0] // (PATCH * MERGE)
+    torch.manual_seed(args.seed)
+    started = time.time()
+    with multiprocessing.get_context("spawn").Pool(args.workers) as workers:
+        job = functools.partial(conversation, seed=args.seed, size=size)
+        made = workers.imap(job, range(args.objects + args.held_out), chunksize=16)
+        held_out = [next(made) for _ in range(args.held_out)]
+        tokenizer = build_tokenizer(corpus([parts for _, parts, _ in held_out]), args.vocab_size)
+        model = build_model(tokenizer, args.width, args.layers).to(args.device)
+        batch_attention(model)
+        encoded = [(pictures, *layout(parts, tokenizer, grid)) for pictures, parts, _ in held_out]
+        longest = max(len(tokens) for _, tokens, *_ in encoded) + 32
+        test_pool, pool, facts = make_pool(len(encoded), size, args.device, longest), make_pool(args.objects, size, args.device, longest), [fact for *_, fact in held_out]
+        for index, example in enumerate(encoded):
+            put(test_pool, index, *example)
+        print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(tokenizer)} tokens, pictures of {grid[0] * grid[1]} positions")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=args.weight_decay, fused=True)
+        ready, log = 0, []
+        for step in range(args.steps):
+            # Objects are drawn while the model trains: early steps see the few that are ready, more than once.
+            wanted = min(args.objects, max(args.batch_size, math.ceil(args.objects * (step + 1) / (args.draw_until * args.steps))))
+            while ready < wanted:
+                pictures, parts, _ = next(made)
+                put(pool, ready, pictures, *layout(parts, tokenizer, grid))
+                ready += 1
+            rate = args.learning_rate * min(1, (step + 1) / 200) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            shift = tuple(torch.randint(-args.jitter, args.jitter + 1, (2,)).tolist())  # a picture seen often is not to be known by heart
+            with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device != "cpu"):
+                logits, targets = forward_answers(model, take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
+            loss = torch.nn.functional.cross_entropy(logits.float(), targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            if (step + 1) % max(1, args.steps // 20) == 0:
+                report = {"step": step + 1, "loss": round(loss.item(), 4), "objects": ready, "seconds": round(time.time() - started, 1)}
+                log.append(report | evaluate(model, test_pool, facts, tokenizer, args.device))
+                print(json.dumps(log[-1]), flush=True)
+                save(model, tokenizer, args, log)
+    print(f"saved {args.out} after {time.time() - started:.0f} s")
+
+
+def save(model, tokenizer, args, log, earlier=None):
+    """An ordinary Hugging Face folder, in bfloat16 (half the bytes; whoever loads it chooses the precision again)."""
+    import copy
+
+    import torch
+    from transformers import Qwen2VLImageProcessor
+
+    out, template = Path(args.out), Path(__file__).parent / "templates" / "qwen3_5_spec_o3.jinja"
+    tokenizer.chat_template = template.read_text()
+    model.model.__dict__.pop("get_image_features", None)  # holds a graph, which can't be copied
+    copy.deepcopy(model).to(torch.bfloat16).save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    pixels = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 4 * args.picture_size[0] * args.picture_size[1]}
+    Qwen2VLImageProcessor(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2, image_mean=[WHITE] * 3, image_std=[INK] * 3, size=pixels).save_pretrained(out)
+    (out / "pretraining.json").write_text(json.dumps((earlier or {}) | {f"{args.what} command" if earlier else "command": vars(args), f"{args.what} log" if earlier else "log": log}, indent=1) + "\n")
+
+
+def corpus(conversations):
+    """Texts the tokenizer is fitted to: the conversations, and what an agent of this task reads and writes (the words only: nothing is trained on them)."""
+    from tasks.spec_o3 import QUESTIONS, TOOLS, question_messages
+    from tasks.spec_o3_synthetic import PAUSES, WINDOWS
+
+    texts = ["".join(text for text, _ in parts) for parts in conversations]
+    template = (Path(__file__).parent / "templates" / "qwen3_5_spec_o3.jinja").read_text()
+    for kind, (_, _, reasons) in QUESTIONS.items():
+        texts += [message["content"] if isinstance(message["content"], str) else message["content"][1]["text"] for message in question_messages(kind, None, 3800, 9000)] * 20
+        texts += [f"<answer>\\boxed{{YES}} {reasons[0]}</answer> <answer>\\boxed{{NO}} {reasons[1]}</answer> Done."] * 40
+        for name, low, width in WINDOWS[kind]:
+            texts += [pause.format(name) + f"\n<function=spectral_visualization_tool>\n<parameter=wavelength_range>\n[{low}, {low + width}]\n</parameter>\n<parameter=label>\n{name}\n</parameter>\n</function>\n" for pause in PAUSES] * 20
+    return texts + [json.dumps(TOOLS), template] * 40
+
+
+DEFAULTS = {  # what differs between the two
+    "tiny-vlm": {"objects": 20000, "steps": 1500, "batch_size": 64, "learning_rate": 2e-3},
+    "tiny-text": {"objects": 6000, "steps": 900, "batch_size": 12, "learning_rate": 1e-3},
+}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=list(DEFAULTS))
+    parser.add_argument("--out", default="models/tiny-vlm", help="Hugging Face folder to write (default: %(default)s)")
+    parser.add_argument("--init", default="models/tiny-vlm", help="tiny-text: the folder of tiny-vlm to go on from (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    # Data
+    parser.add_argument("--objects", type=int, help="distinct spectra to draw (default: 20000, tiny-text 6000)")
+    parser.add_argument("--held-out", type=int, default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
+    parser.add_argument("--draw-until", type=float, default=0.5, help="share of the steps after which every object has been drawn (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=2, help="processes that draw pictures (default: %(default)s)")
+    parser.add_argument("--picture-size", type=lambda text: [int(side) for side in text.split("x")], default=[224, 96], help="pixels, multiples of 32 (default: 224x96)")
+    parser.add_argument("--jitter", type=int, default=2, help="pixels by which a batch's pictures are moved at random (default: %(default)s)")
+    # Model
+    parser.add_argument("--width", type=int, default=128, help="(default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=4, help="of the language model and of the vision tower (default: %(default)s)")
+    parser.add_argument("--vocab-size", type=int, default=1024, help="(default: %(default)s)")
+    # Optimisation
+    parser.add_argument("--steps", type=int, help="(default: 1500, tiny-text 900)")
+    parser.add_argument("--batch-size", type=int, help="conversations (default: 64, tiny-text 12 manuals and 24 picture questions)")
+    parser.add_argument("--learning-rate", type=float, help="(default: 2e-3, tiny-text 1e-3)")
+    parser.add_argument("--weight-decay", type=float, default=0.05, help="tiny-vlm (default: %(default)s)")
+    args = parser.parse_args()
+    for name, value in DEFAULTS[args.what].items():
+        setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
+    {"tiny-vlm": tiny_vlm, "tiny-text": tiny_text}[args.what](args)

@@ -1,0 +1,259 @@
+"""train_sft.py and train_rl.py as their users run them: whole runs of a tiny model on a toy task, resumed, killed, given nonsense."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import train_rl
+import train_sft
+from helpers import tiny_folder
+from protocol import write_jsonl
+from rollout import Trajectory
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A task that gives every group different rewards however little the model knows: the share of even token ids.
+TOY = '''
+from types import SimpleNamespace
+TOOLS = None
+def start(row, folder):
+    return SimpleNamespace(messages=row["messages"], tools=None, step=None)
+def reward(row, trajectory):
+    sampled = [token for turn in trajectory.turns for token in turn.tokens]
+    share = sum(token % 2 == 0 for token in sampled) / len(sampled)
+    return (1.0 if row["id"].startswith("solved") else share), {"even": share}
+'''
+LAUNCH = "import sys, types, asyncio; sys.path.insert(0, {root!r}); toy = types.ModuleType('tasks.toy'); exec({toy!r}, toy.__dict__); sys.modules['tasks.toy'] = toy; import torch; torch.set_num_threads(1); import {script}; sys.argv = ['{script}.py'] + sys.argv[1:]; sys.exit(asyncio.run({script}.main()))"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model, questions and demonstrations."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("train")
+    tiny_folder(folder / "model", "qwen3")
+    ask = lambda i: [{"role": "user", "content": f"question {i}"}]
+    write_jsonl(folder / "rl.jsonl", [{"id": f"q{i}", "task": "toy", "messages": ask(i)} for i in range(12)])
+    write_jsonl(folder / "solved.jsonl", [{"id": f"solved{i}", "task": "toy", "messages": ask(i)} for i in range(12)])
+    demo = lambda i: {"id": f"s{i}", "messages": [*ask(i), {"role": "assistant", "content": f"<answer>\\boxed{{{'YES' if i % 2 else 'NO'}}} it is {i}</answer>"}]}
+    write_jsonl(folder / "sft" / "sft_train.jsonl", [demo(i) for i in range(10)])
+    write_jsonl(folder / "sft" / "sft_val.jsonl", [demo(i) for i in range(10, 14)])
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch, place):
+    module = types.ModuleType("tasks.toy")
+    exec(TOY, module.__dict__)
+    monkeypatch.setitem(sys.modules, "tasks.toy", module)
+    monkeypatch.chdir(place)
+
+
+def call(script, monkeypatch, *flags):
+    monkeypatch.setattr(sys, "argv", [f"{script.__name__}.py", *map(str, flags)])
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.SIG_DFL)
+    return asyncio.run(script.main())
+
+
+def sft_flags(name, *more):
+    return ["--base-model", "model", "--rank", 0, "--task", "toy", "--data-dir", "sft", "--batch-size", 4, "--learning-rate", 1e-3, "--run-name", name, "--keep-last", 0, *more]
+
+
+def rl_flags(name, *more):
+    return ["--state-path", "model", "--task", "toy", "--data", "rl.jsonl", "--batch-size", 2, "--group-size", 4, "--max-tokens", 6, "--learning-rate", 1e-3,
+            "--run-name", name, "--keep-last", 0, *more]  # fmt: skip
+
+
+def metrics_of(name):
+    return [json.loads(line) for line in (Path("runs") / name / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(name, step):
+    from safetensors.torch import load_file
+
+    (file,) = (Path("runs") / name / "checkpoints").glob(f"step-{step:06d}*/sampler/model.safetensors")
+    return load_file(file)
+
+
+def same_weights(one, two, tolerance=0.0):
+    return all((one[key] - two[key]).abs().max() <= tolerance for key in one)
+
+
+def same_numbers(one, two, step, tolerance=0.0):
+    """Metrics of a step are equal, times apart."""
+    pick = lambda name: {k: v for k, v in next(row for row in metrics_of(name) if row["step"] == step).items() if not re.match("time|tok_per_sec", k)}
+    return pick(one) == pytest.approx(pick(two), rel=tolerance, abs=tolerance)
+
+
+# SFT is exact to the last bit. RL samples the same tokens, but which requests share a forward depends on when they arrive, and another
+# batch rounds its float32 sums otherwise: log-probabilities agree to 1e-6, and so do the updates made from them.
+ROUNDING = 2e-5
+
+
+# ---------------------------------------------------------------- resume
+
+
+def test_P21_sft_six_steps_are_three_and_three(monkeypatch):
+    call(train_sft, monkeypatch, *sft_flags("sft-straight", "--epochs", 2, "--schedule", "cosine"))
+    call(train_sft, monkeypatch, *sft_flags("sft-parts", "--epochs", 2, "--schedule", "cosine", "--save-every", 2))
+    broken = Path("runs/sft-parts")
+    lines = (broken / "checkpoints.jsonl").read_text().splitlines()  # as if the run had been killed after its checkpoint of step 2
+    (broken / "checkpoints.jsonl").write_text(lines[0] + "\n")
+    call(train_sft, monkeypatch, "--resume", broken)
+    assert [row["step"] for row in metrics_of("sft-parts")] == [0, 1, 2, 3, 4, 5, 6]
+    assert all(same_numbers("sft-straight", "sft-parts", step) for step in range(3, 7))
+    assert same_weights(weights("sft-straight", 6), weights("sft-parts", 6))
+    assert metrics_of("sft-parts")[-1]["val/loss"] < metrics_of("sft-parts")[0]["val/loss"]
+
+
+def test_P21_rl_six_steps_are_three_and_three(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-straight", "--max-steps", 6))
+    call(train_rl, monkeypatch, *rl_flags("rl-parts", "--max-steps", 3))
+    call(train_rl, monkeypatch, "--resume", "runs/rl-parts", "--max-steps", 6)
+    assert [row["step"] for row in metrics_of("rl-parts")] == [1, 2, 3, 4, 5, 6]
+    assert all(same_numbers("rl-straight", "rl-parts", step, ROUNDING) for step in range(1, 7))
+    assert same_weights(weights("rl-straight", 6), weights("rl-parts", 6), ROUNDING)
+    assert not same_weights(weights("rl-straight", 6), weights("rl-parts", 3))
+    seeds = [json.loads(line)["seed"] for line in Path("runs/rl-parts/trajectories.jsonl").read_text().splitlines()]
+    assert len(set(seeds)) == 6, "P43: no step samples with the seeds of another"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_P22_P36_a_run_that_is_stopped_goes_on_exactly(monkeypatch, how, place):
+    """Killed at any moment, or asked to stop: --resume ends with the weights of the run that was left alone."""
+    name = f"rl-{how.name}"
+    command = [sys.executable, "-c", LAUNCH.format(root=str(ROOT), toy=TOY, script="train_rl")]
+    flags = list(map(str, rl_flags(name, "--epochs", 3, "--max-steps", 12, "--save-every", 1)))
+    process = subprocess.Popen([*command, *flags], cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    log = Path("runs") / name / "checkpoints.jsonl"
+    until = time.time() + 90
+    while (not log.exists() or len(log.read_text().splitlines()) < 3) and time.time() < until and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(how)
+    output = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == (130 if how == signal.SIGINT else -9), output
+    assert len(metrics_of(name)) < 12, output
+    call(train_rl, monkeypatch, "--resume", f"runs/{name}")
+    if not Path("runs/rl-alone").exists():
+        call(train_rl, monkeypatch, *rl_flags("rl-alone", "--epochs", 3, "--max-steps", 12, "--save-every", 1))
+    assert [row["step"] for row in metrics_of(name)] == list(range(1, 13))
+    assert same_weights(weights("rl-alone", 12), weights(name, 12), 10 * ROUNDING)
+
+
+# ---------------------------------------------------------------- learning, and knowing when there is none
+
+
+def test_rl_raises_the_reward(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-learns", "--epochs", 4, "--max-steps", 20, "--learning-rate", 5e-3, "--batch-size", 4, "--group-size", 8, "--save-every", 0))
+    rewards = [row["reward/mean"] for row in metrics_of("rl-learns")]
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.2, rewards
+
+
+@pytest.mark.parametrize("extra", [[], ["--advantage", "mean"], ["--advantage", "rloo"], ["--virtual-max", "on"], ["--loss", "cispo"], ["--loss", "gspo"], ["--kl-coef", 0.1],
+                                   ["--loss", "importance_sampling"], ["--importance-cap", 2], ["--refill", 1], ["--length-penalty", 0.5], ["--temperature", 0.6]])  # fmt: skip
+def test_P23_P48_first_update_is_on_policy(monkeypatch, extra):
+    """Ratio 1 and KL 0 on the first token of the first step, whatever the options, at temperature 0.6 too."""
+    name = "rl-" + "".join(map(str, extra)).replace("-", "")
+    call(train_rl, monkeypatch, *rl_flags(name, "--max-steps", 2, "--max-tokens", 4, *extra))
+    first = metrics_of(name)[0]
+    assert first["train/updates"] == 1 and first["train/assistant_tokens"] > 0
+    assert abs(first["ratio_mean"] - 1) < 1e-3 and abs(first["kl"]) < 1e-5 and first["sampler_logp_diff"] < 1e-3 and first.get("clip_fraction", 0) < 0.2
+    assert [row["sampler_version"] for row in metrics_of(name)] == [0, 1], "P27: the second step samples from the updated weights"
+
+
+def test_P17_P19_all_equal_rewards_update_nothing_and_end(monkeypatch, capsys):
+    call(train_rl, monkeypatch, *rl_flags("rl-flat", "--data", "solved.jsonl", "--max-steps", 2, "--refill", 2))
+    rows = metrics_of("rl-flat")
+    assert [row["frac_reward_zero_std"] for row in rows] == [1, 1] and rows[-1]["train/updates"] == 0 and rows[-1]["train/assistant_tokens"] == 0
+    assert "WARNING: the rewards of every group are equal" in capsys.readouterr().out
+
+
+def test_P17_virtual_max_learns_from_groups_that_failed_alike(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-virtual", "--data", "solved.jsonl", "--max-steps", 1, "--virtual-max", "on", "--max-reward", 2.0))
+    assert metrics_of("rl-virtual")[0]["train/updates"] == 1
+
+
+def test_P13_truncation_is_said_at_step_one(monkeypatch, capsys):
+    call(train_rl, monkeypatch, *rl_flags("rl-cut", "--max-tokens", 1, "--max-steps", 1))
+    assert "WARNING: 100% of the generations were cut off" in capsys.readouterr().out and metrics_of("rl-cut")[0]["clipped_ratio"] == 1
+    with pytest.raises(SystemExit, match="strict"):
+        call(train_rl, monkeypatch, *rl_flags("rl-cut-strict", "--max-tokens", 1, "--max-steps", 1, "--strict"))
+
+
+def test_P15_masked_truncated_trajectories_train_no_token(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-mask", "--max-tokens", 3, "--max-steps", 1, "--truncated", "mask"))
+    row = metrics_of("rl-mask")[0]
+    assert row["clipped_ratio"] == 1 and row["trained_trajectories"] == 0 and row["train/updates"] == 0
+
+
+def test_pool_keeps_questions_solved_sometimes(monkeypatch, capsys):
+    record = lambda id, correct: {"id": id, "parts": {"correct": correct}}
+    write_jsonl("pool/trajectories.jsonl", [record("q0", 1), record("q0", 0), record("q1", 1), record("q1", 1), record("q2", 0), record("q2", 0)])
+    call(train_rl, monkeypatch, *rl_flags("rl-pool", "--pool", "pool", "--pool-range", "1,1", "--max-steps", 1))
+    assert "1 of 12 questions were solved 1 to 1 times" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    "script, flags, said",
+    [
+        (train_rl, ["--state-path", "model", "--group-size", "1"], "--group-size"),
+        (train_rl, ["--state-path", "model", "--batch-size", "0"], "--batch-size"),
+        (train_rl, ["--state-path", "model", "--save-every", "-1"], "--save-every"),
+        (train_rl, ["--state-path", "model", "--temperature", "0"], "--temperature"),
+        (train_rl, ["--state-path", "model", "--top-p", "nan"], "--top-p"),
+        (train_rl, [], "--state-path"),
+        (train_sft, ["--epochs", "0"], "--epochs"),
+        (train_sft, ["--rank", "-1"], "--rank"),
+        (train_sft, ["--learning-rate", "inf"], "--learning-rate"),
+    ],
+)
+def test_P50_flags_out_of_range(monkeypatch, capsys, script, flags, said):
+    with pytest.raises(SystemExit) as stop:
+        call(script, monkeypatch, *flags)
+    assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "script, flags, said",
+    [
+        (train_rl, ["--state-path", "nowhere/at/all", "--task", "toy", "--data", "rl.jsonl", "--run-name", "bad1"], "nowhere/at/all"),
+        (train_rl, ["--state-path", "model", "--task", "toy", "--data", "missing.jsonl", "--run-name", "bad2"], "missing.jsonl"),
+        (train_rl, ["--state-path", "model", "--task", "toy", "--data", "sft/sft_train.jsonl", "--resume-optimizer", "--run-name", "bad3"], "optimizer"),
+        (train_sft, ["--base-model", "model", "--task", "toy", "--data-dir", "nowhere", "--run-name", "bad4"], "nowhere"),
+        (train_sft, ["--base-model", "model", "--task", "toy", "--data-dir", "sft", "--max-seq-len", "3", "--rank", "0", "--run-name", "bad5"], "--max-seq-len 3"),
+    ],
+)
+def test_what_is_missing_is_named(monkeypatch, script, flags, said):
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        call(script, monkeypatch, *flags)
+
+
+def test_P26_failed_trajectories_do_not_take_the_step_along():
+    alive, dead = Trajectory("a", "toy", reward=0.5), Trajectory("a", "toy", finish_reason="error", error="tool: x")
+    assert train_rl.healthy([alive] * 6 + [dead] * 2) and not train_rl.healthy([alive] * 5 + [dead] * 3)
+    args = types.SimpleNamespace(max_tokens=10, max_turns=2, length_penalty=0.0)
+    assert train_rl.group_rewards([alive, dead], args) == [0.5, None]
+
+
+@pytest.mark.parametrize("script", ["prepare_data", "pretrain", "train_sft", "train_rl", "eval", "analysis"])
+def test_help_is_quick(script):
+    """Nothing heavy is imported for --help: measured as modules, since a clock would depend on the machine."""
+    code = f"import sys, runpy; sys.argv = ['{script}.py', '--help']\ntry: runpy.run_path('{script}.py', run_name='__main__')\nexcept SystemExit: pass\nprint('HEAVY', sorted({{'torch', 'transformers', 'datasets', 'matplotlib', 'swanlab', 'scipy', 'pyarrow', 'PIL'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "HEAVY []" in done.stdout and "usage:" in done.stdout, done.stdout + done.stderr

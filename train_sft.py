@@ -1,0 +1,233 @@
+"""Stage 2: supervised cold start. Learn the whole interaction (think, call, look, answer, stop) from demonstrations.
+
+    python train_sft.py --base-model models/tiny-vlm --rank 0 --learning-rate 4e-4 --batch-size 32 --run-name sft      # two cores, minutes
+    python train_sft.py --base-model Qwen/Qwen3.5-4B --epochs 2 --run-name spec-o3-sft                                 # the seed's settings
+    python train_sft.py --resume runs/sft                                                                              # go on after Ctrl-C
+
+What is trained (seed 001, section 4.1): every token that the assistant writes: thought, call, answer, end of turn. Prompt, tool results and
+pictures are context with weight zero. The loss is the mean over the trained tokens of a batch; the division is done here, in sight, because
+backends sum. Prints state_path (to go on training: train_rl.py --state-path) and sampler_path (to evaluate: eval.py --model-path).
+
+Departures from the seed: --resume continues exactly; validation loss before the first step too; --answer-weight (1 = the seed) for models so
+small that one token in two hundred carries all that is left to learn.
+"""
+
+import argparse
+import asyncio
+import importlib
+import math
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+
+import runs
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    whole, real = runs.number, lambda low, high=None: runs.number(float, low, high)
+    # Model and data
+    parser.add_argument("--base-model", default="Qwen/Qwen3.5-4B", help="hub id or folder (default: %(default)s)")
+    parser.add_argument("--model-revision", default="main", help="of a hub id (default: %(default)s)")
+    parser.add_argument("--template", help="chat template: a file or a name in templates/ (default: chosen by the model)")
+    parser.add_argument("--task", default="spec_o3", help="a module of tasks/: whose tools stand in the prompt (default: %(default)s)")
+    parser.add_argument("--data-dir", type=Path, help="folder of sft_train.jsonl and sft_val.jsonl (default: datasets/<task>/sft)")
+    parser.add_argument("--max-seq-len", type=whole(int, 1), default=16384, help="longer rows are left out and counted (default: %(default)s)")
+    # Optimisation
+    parser.add_argument("--epochs", type=whole(int, 1), default=1, help="(default: %(default)s)")
+    parser.add_argument("--batch-size", type=whole(int, 1), default=4, help="trajectories a step (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=real(0), default=2e-5, help="(default: %(default)s)")
+    parser.add_argument("--schedule", choices=["constant", "cosine"], default="constant", help="after the warm-up (default: %(default)s)")
+    parser.add_argument("--warmup", type=real(0, 1), default=0.0, help="share of the steps (default: %(default)s)")
+    parser.add_argument("--weight-decay", type=real(0), default=0.0, help="(default: %(default)s)")
+    parser.add_argument("--grad-clip", type=real(0), default=0.0, help="norm, 0 = off (default: %(default)s)")
+    parser.add_argument("--answer-weight", type=real(0), default=1.0, help="loss weight of the token that says the answer (default: %(default)s)")
+    parser.add_argument("--rank", type=whole(int, 0), default=32, help="of the LoRA; 0 trains all weights (default: %(default)s)")
+    parser.add_argument("--freeze-vision", action="store_true", help="with --rank 0: leave the vision tower as it is")
+    # Running
+    parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
+    parser.add_argument("--save-every", type=whole(int, 0), default=0, help="steps between checkpoints; 0 = at the end of an epoch only (default: 0)")
+    parser.add_argument("--strict", action="store_true", help="exit 1 where a warning would do")
+    runs.add_run_flags(parser, "spec-o3-sft")
+    args = runs.parse_args(parser)
+    args.data_dir = Path(args.data_dir or Path("datasets") / args.task / "sft")
+    return args
+
+
+def load_rows(path):
+    from protocol import read_jsonl
+
+    rows = read_jsonl(path)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or "id" not in row:
+            raise SystemExit(f"{path}, row {number}: needs id and messages; write the file with prepare_data.py sft")
+    if not rows:
+        raise SystemExit(f"{path}: no rows")
+    return rows
+
+
+def weigh_answer(chat, datum, task, weight):
+    """Multiply the weight of the one token that tells the answers apart (the first after ANSWER_PREFIX in the last turn)."""
+    if weight == 1 or not hasattr(task, "ANSWER_PREFIX"):
+        return
+    trained = np.flatnonzero(datum.weights)  # [n], positions whose next token is trained
+    text = ""
+    for at in trained[::-1]:  # from the end: the shortest tail that holds the prefix begins with it
+        if task.ANSWER_PREFIX in text:
+            break
+        text = chat.tokenizer.decode([int(datum.targets[at])]) + text
+    else:
+        return
+    start = np.searchsorted(trained, at) + 1  # the tail's first token, which begins the prefix
+    written = ""
+    for at in trained[start:]:
+        written += chat.tokenizer.decode([int(datum.targets[at])])
+        if task.ANSWER_PREFIX in written and not written.endswith(task.ANSWER_PREFIX):
+            datum.weights[at] = weight
+            return
+
+
+def learning_rate(args, step, total):
+    """Rate of step 1..total."""
+    warm = args.warmup * total
+    scale = min(1.0, step / warm) if warm >= 1 else 1.0
+    if args.schedule == "cosine" and step > warm:
+        scale *= 0.5 + 0.5 * math.cos(math.pi * (step - warm) / max(1.0, total - warm))
+    return args.learning_rate * scale
+
+
+def token_mean(data, output):
+    """Mean loss over trained tokens, each counted once, whatever its weight."""
+    masks = [datum.weights != 0 for datum in data]
+    return -sum(float(logprobs[mask].sum()) for logprobs, mask in zip(output.logprobs, masks)) / sum(int(mask.sum()) for mask in masks)
+
+
+async def main():
+    args = parse_args()
+    run = runs.open_run(args.run_name, args, args.resume)
+    runs.catch_interrupts()
+    from tqdm import tqdm
+
+    from backends import AdamParams
+    from protocol import load_chat, sft_datum
+
+    task, backend = importlib.import_module(f"tasks.{args.task}"), importlib.import_module(f"backends.{args.backend}")
+    train, val = (load_rows(args.data_dir / name) for name in ("sft_train.jsonl", "sft_val.jsonl"))
+    chat = load_chat(args.base_model, args.model_revision, args.template)
+
+    # ---------------------------------------------------------------- rows -> datums, each made once
+    cache, left_out = {}, set()
+
+    def datum_of(row):
+        if row["id"] not in cache:
+            try:
+                cache[row["id"]] = datum = sft_datum(chat, row["messages"], task.TOOLS, args.data_dir, args.max_seq_len)
+            except SystemExit as error:
+                raise SystemExit(f"{args.data_dir}, row {row['id']}: {error}") from None
+            if datum is None:
+                left_out.add(row["id"])
+            else:
+                weigh_answer(chat, datum, task, args.answer_weight)
+        return cache[row["id"]]
+
+    async def datums(rows):
+        made = [await asyncio.to_thread(datum_of, row) for row in rows]
+        return [datum for datum in made if datum is not None]
+
+    first = await datums(train[: args.batch_size])
+    share = sum((datum.weights != 0).sum() for datum in first) / max(1, sum(len(datum.weights) for datum in first))
+    print(f"{len(train)} rows, {len(val)} for validation; {share:.0%} of the first batch's positions are trained")
+
+    # ---------------------------------------------------------------- trainer
+    options = {"device": args.device} if args.device else {}
+    if run.restored:
+        trainer = await backend.load_trainer(run.restored["state_path"], with_optimizer=True, **options)
+    else:
+        if args.rank == 0:
+            options["train_vision"] = not args.freeze_vision
+        trainer = await backend.create_trainer(args.base_model, rank=args.rank, seed=args.seed, revision=args.model_revision, **options)
+    per_epoch = math.ceil(len(train) / args.batch_size)
+    run.total = per_epoch * args.epochs
+    step = run.restored["step"] if run.restored else 0
+
+    async def validate():
+        total, count = 0.0, 0
+        for start in range(0, len(val), 64):
+            data = await datums(val[start : start + 64])
+            if data:
+                output = await trainer.forward(data, "cross_entropy")
+                tokens = sum(int((datum.weights != 0).sum()) for datum in data)
+                total, count = total + token_mean(data, output) * tokens, count + tokens
+        return {"val/loss": total / count if count else float("nan"), "val/tokens": count}
+
+    async def save():
+        with runs.saving(run, step) as folder:
+            state = {"epoch": step // per_epoch, "position": step % per_epoch, "base_model": args.base_model}
+            state["state_path"] = await trainer.save_state(folder / "state")
+            state["sampler_path"] = await trainer.save_weights_for_sampler(folder / "sampler")
+            runs.save_checkpoint(run, step, state)
+
+    if step == 0:
+        runs.log_metrics(run, 0, await validate())
+
+    # ---------------------------------------------------------------- loop
+    def batch_at(index):
+        """Rows of step index+1. The order of an epoch depends on seed and epoch alone, so that a resumed run needs no history."""
+        epoch, position = divmod(index, per_epoch)
+        order = random.Random(f"{args.seed}-{epoch}").sample(range(len(train)), len(train))
+        return [train[i] for i in order[position * args.batch_size : (position + 1) * args.batch_size]]
+
+    bar = tqdm(total=run.total, initial=step, desc="SFT steps", disable=None)
+    upcoming = asyncio.ensure_future(datums(batch_at(step))) if step < run.total else None
+    while step < run.total:
+        begun = time.monotonic()
+        data = await upcoming
+        waited = time.monotonic() - begun
+        upcoming = asyncio.ensure_future(datums(batch_at(step + 1))) if step + 1 < run.total else None  # made while this one trains
+        values = {"train/rows_left_out": len(left_out)}
+        if data:
+            tokens = sum(int((datum.weights != 0).sum()) for datum in data)
+            total = sum(float(datum.weights.sum()) for datum in data)
+            scaled = [type(datum)(datum.chunks, datum.targets, datum.weights / total) for datum in data]
+            rate = learning_rate(args, step + 1, run.total)
+            adam = AdamParams(learning_rate=rate, weight_decay=args.weight_decay, grad_clip_norm=args.grad_clip)
+            # Both are submitted before either is awaited: a remote service then never waits for us between them.
+            forward = asyncio.ensure_future(trainer.forward_backward(scaled, "cross_entropy"))
+            update = asyncio.ensure_future(trainer.optim_step(adam))
+            output, stepped = await forward, await update
+            seconds = time.monotonic() - begun
+            values |= {"train/loss": token_mean(data, output), "train/assistant_tokens": tokens, "train/epoch": (step + 1) / per_epoch, "lr": rate,
+                       "grad_norm": stepped["grad_norm"], "entropy": output.metrics.get("entropy", float("nan")), "time/wait_data": waited,
+                       "time/step": seconds, "tok_per_sec": sum(len(datum.weights) for datum in data) / seconds}  # fmt: skip
+        step += 1
+        bar.update()
+        ended = step % per_epoch == 0
+        if ended:
+            values |= await validate()
+        show = ("train/loss", "val/loss", "lr", "grad_norm", "time/step") if ended or step % max(1, run.total // 20) == 0 else ()
+        runs.log_metrics(run, step, values, show)
+        stopping = runs.stop_requested()
+        if ended or stopping or (args.save_every and step % args.save_every == 0):
+            await save()
+        if stopping and step < run.total:
+            print(f"stopped after step {step}; go on with: python train_sft.py --resume {run.folder}")
+            break
+    bar.close()
+    if upcoming:
+        upcoming.cancel()
+    if left_out:
+        print(f"{len(left_out)} rows are longer than --max-seq-len {args.max_seq_len} and were left out")
+    runs.close_run(run, finished=step >= run.total)
+    trainer.close()
+    if left_out.issuperset(row["id"] for row in train):
+        raise SystemExit(f"every row is longer than --max-seq-len {args.max_seq_len}: nothing was trained")
+    if args.strict and left_out:
+        raise SystemExit("rows were left out (--strict)")
+    return 130 if runs.stop_requested() and step < run.total else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(asyncio.run(main()))
