@@ -1,23 +1,19 @@
-"""Stage 0: models from nothing. `tiny-vlm` and `tiny-text` make the vision-language model of two million parameters that the CPU run starts from.
+"""Stage 0: models from nothing. `tiny-vlm` makes the vision-language model of two million parameters that the CPU run starts from.
 
-    python pretrain.py tiny-vlm --objects 400 --held-out 100 --steps 20 --out models/tiny-smoke      # two minutes on two cores: does it run
-
-    # what is shipped as models/tiny-vlm: pictures on one GPU (H200, 7 minutes), then text on two CPU cores
-    python pretrain.py tiny-vlm --device cuda --workers 16 --batch-size 512 --objects 100000 --held-out 2000 --draw-until 0.7 --steps 2800
-    python pretrain.py tiny-text --init models/tiny-vlm
+    python pretrain.py tiny-vlm --objects 300 --held-out 100 --manuals 200 --steps 20 --out models/tiny-smoke      # two minutes on two cores: does it run
+    python pretrain.py tiny-vlm --device cuda --workers 16 --batch-size 512 --objects 100000 --held-out 2000 --manuals 20000 --steps 3000   # one GPU
 
 The result is an ordinary Hugging Face folder (Qwen3-VL architecture, its own small tokenizer, chat template, image processor):
 from SFT on nothing about it is special, and a folder of real weights takes its place by --base-model.
 
-What `tiny-vlm` learns: to see. A conversation shows the full spectrum and up to two windows, and asks one YES/NO question; only the
-answer is trained, in plain words or in brackets as the question asks. No tool, no call, no thought appears, so the format of
-the agent is news to it (its format rate there is about zero). The objects come from a range that no later stage
-draws from. Pictures first, acting later: trained on whole trajectories alone, a model this small stays at chance on noisy spectra,
-because one answer token in two hundred carries all there is to learn about seeing.
-
-What `tiny-text` adds: to write. Real models have read the web before they meet a tool; this one reads manuals of tools that don't exist
-(random names, parameters and values, never the agent's own tool, never a thought) followed by calls of them, while a share of picture
-questions keeps its sight. The tower stays as it is.
+What it learns: to see and to write, side by side.
+- Pictures: a conversation shows the full spectrum and up to two windows, with the chatter of some other agent in between, and asks one
+  YES/NO question; only the answer is trained, in plain words or in brackets as the question asks. The objects come from a range that no
+  later stage draws from. Trained on whole trajectories alone, a model this small stays at chance on noisy spectra, because one answer
+  token in a hundred carries all there is to learn about seeing.
+- Manuals: real models have read the web before they meet a tool; this one reads manuals of tools that don't exist (random names,
+  parameters and values) followed by calls of them.
+It never sees the agent's own tool, nor a thought, so the format of the agent is news to it: its format rate there is about zero.
 """
 
 import argparse
@@ -66,12 +62,61 @@ def conversation(number, seed, size):
         seen = zoom_spectrum(*data, window, label, size)
         pictures, captions, deciding = pictures + seen.images, captions + [seen.text], deciding + useful
     captions[0 if rng.random() < 0.7 else -1] += question
-    between = "<|im_end|>\n<|im_start|>assistant\nGo on.<|im_end|>\n<|im_start|>user\n" if rng.random() < 0.6 else "\n"
-    text = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if rng.random() < 0.5 else ""
-    text += "<|im_start|>user\n" + between.join(PICTURE + caption for caption in captions) + "<|im_end|>\n<|im_start|>assistant\n"
+    words, text = vocabulary(), f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if rng.random() < 0.5 else ""
+    for index, caption in enumerate(captions):
+        if index:  # what stands between two pictures is somebody else's business, long or short
+            said = ("\n", "Go on.", some_call(rng, words))[rng.choice(3, p=[0.25, 0.25, 0.5])]
+            text += said if said == "\n" else f"<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>\n<|im_start|>user\n"
+        text += ("" if index else "<|im_start|>user\n") + PICTURE + caption
+    text += "<|im_end|>\n<|im_start|>assistant\n"
     answer = form.format("YES" if positive else "NO") + "<|im_end|>"
     gray = np.stack([np.asarray(Image.open(io.BytesIO(picture)).convert("L")) for picture in pictures])
     return gray, [(text, False), (answer, True)], (kind, len(pictures) - 1, deciding)
+
+
+@functools.lru_cache(1)
+def vocabulary():
+    """The words of the corpus, for text that means nothing."""
+    return sorted({word for text in corpus([]) for word in "".join(letter if letter.isalpha() else " " for letter in text).split()})
+
+
+def some(rng, words, low, high):
+    return [str(word) for word in rng.choice(words, rng.integers(low, high + 1))]
+
+
+def some_call(rng, words, tool=None):
+    """A call of `tool` (its JSON schema; None: one made up on the spot) with values that fit the types."""
+    name = tool["name"] if tool else "_".join(some(rng, words, 2, 3))
+    kinds = {key: value["type"] for key, value in tool["parameters"]["properties"].items()} if tool else {some(rng, words, 1, 1)[0]: "array"}
+    call = f"<tool_call>\n<function={name}>\n"
+    for key, kind in kinds.items():
+        low = 10 * int(rng.integers(380, 880))
+        name = some(rng, words, 1, 1)[0] + f" {low}" if rng.random() < 0.5 else " ".join(some(rng, words, 1, 2))
+        value = f"[{low}, {low + 10 * int(rng.integers(8, 40))}]" if kind == "array" else name if kind == "string" else str(low)
+        call += f"<parameter={key}>\n{value}\n</parameter>\n"
+    return call + "</function>\n</tool_call>"
+
+
+def manual(number, seed):
+    """Text of a tool manual with calls of its tools, as (text, trained) pairs: copying names, nesting tags, writing numbers."""
+    rng, words = np.random.default_rng([seed, *map(ord, "manual"), number]), vocabulary()
+    tools = []
+    for _ in range(rng.integers(1, 3)):
+        kinds = {"_".join(some(rng, words, 1, 2)): str(rng.choice(["array", "string", "number"], p=[0.5, 0.35, 0.15])) for _ in range(rng.integers(1, 4))}
+        properties = {key: {"type": kind, "description": " ".join(some(rng, words, 1, 4))} for key, kind in kinds.items()}
+        parameters = {"type": "object", "properties": properties, "required": [key for key in kinds if rng.random() < 0.6]}
+        tools.append({"name": "_".join(some(rng, words, 2, 3)), "description": " ".join(some(rng, words, 2, 6)) + ".", "parameters": parameters})
+    tag, ends, word = some(rng, words, 1, 1)[0], some(rng, words, 2, 2), some(rng, words, 1, 1)[0]
+    listed = "# Tools\n\n<tools>\n" + "\n".join(json.dumps({"type": "function", "function": tool}, ensure_ascii=False) for tool in tools) + "\n</tools>"
+    if rng.random() < 0.5:
+        listed = "Tools:" + "".join(f" {tool['name']}({', '.join(tool['parameters']['properties'])})" for tool in tools)
+    text = f"<|im_start|>system\n{listed}\n\n{' '.join(some(rng, words, 3, 12))}.<|im_end|>\n<|im_start|>user\n{' '.join(some(rng, words, 3, 12))}? "
+    text += f"Finish with <{tag}>\\boxed{{{ends[0]}}} {word}</{tag}> or <{tag}>\\boxed{{{ends[1]}}} {word}</{tag}>.<|im_end|>\n<|im_start|>assistant\n"
+    parts = [(text, False)]
+    for _ in range(rng.integers(1, 4)):
+        parts.append((some_call(rng, words, tools[rng.integers(len(tools))]) + "<|im_end|>", True))
+        parts.append((f"\n<|im_start|>user\n<tool_response>\n{' '.join(some(rng, words, 2, 8))}.\n</tool_response><|im_end|>\n<|im_start|>assistant\n", False))
+    return [*parts, (f"<{tag}>\\boxed{{{ends[rng.integers(2)]}}} {' '.join(some(rng, words, 2, 5))}.</{tag}><|im_end|>", True)]
 
 
 def layout(parts, tokenizer, grid):
@@ -263,85 +308,27 @@ def evaluate(model, pool, facts, tokenizer, device):
     return {name: round(float(np.mean(hits)), 3) for name, hits in sorted(right.items())}
 
 
-def manual(number, seed, tokenizer, words):
-    """Text of a tool manual with calls of its tools, as (text, trained) pairs: copying names, nesting tags, writing numbers."""
-    rng = np.random.default_rng([seed, *map(ord, "manual"), number])
-    some = lambda low, high: [str(word) for word in rng.choice(words, rng.integers(low, high + 1))]
-    tools = []
-    for _ in range(rng.integers(1, 3)):
-        kinds = {"_".join(some(1, 2)): str(rng.choice(["array", "string", "number"], p=[0.5, 0.35, 0.15])) for _ in range(rng.integers(1, 4))}
-        properties = {key: {"type": kind} | ({"items": {"type": "number"}} if kind == "array" else {}) | {"description": " ".join(some(1, 4))} for key, kind in kinds.items()}
-        parameters = {"type": "object", "properties": properties, "required": [key for key in kinds if rng.random() < 0.6]}
-        tools.append({"type": "function", "function": {"name": "_".join(some(2, 3)), "description": " ".join(some(2, 6)) + ".", "parameters": parameters}})
-    tag, ends = some(1, 1)[0], some(2, 2)
-    finish = f"Finish with <{tag}>\\boxed{{{ends[0]}}} {some(1, 1)[0]}</{tag}> or <{tag}>\\boxed{{{ends[1]}}} {some(1, 1)[0]}</{tag}>."
-    messages = [{"role": "system", "content": " ".join(some(3, 10)) + "."}, {"role": "user", "content": " ".join(some(3, 12)) + f"? {finish}"}]
-    parts = [(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False), False)]
-    for _ in range(rng.integers(1, 4)):
-        tool = tools[rng.integers(len(tools))]["function"]
-        call = f"<tool_call>\n<function={tool['name']}>\n"
-        for key, kind in ((key, value["type"]) for key, value in tool["parameters"]["properties"].items()):
-            low = 10 * int(rng.integers(350, 880))
-            value = f"[{low}, {low + 10 * int(rng.integers(8, 40))}]" if kind == "array" else " ".join(some(1, 2)) if kind == "string" else str(low)
-            call += f"<parameter={key}>\n{value}\n</parameter>\n"
-        parts += [("<|im_start|>assistant\n", False), (call + "</function>\n</tool_call><|im_end|>", True)]
-        parts.append((f"\n<|im_start|>user\n<tool_response>\n{' '.join(some(2, 8))}.\n</tool_response><|im_end|>\n", False))
-    return [*parts, ("<|im_start|>assistant\n", False), (f"<{tag}>\\boxed{{{ends[rng.integers(2)]}}} {' '.join(some(2, 5))}.</{tag}><|im_end|>", True)]
-
-
-def tiny_text(args):
-    """Continue the model in --init: manuals, with picture questions beside them."""
-    import multiprocessing
-
+def text_pool(encoded, device):
+    """Manuals [N, T] on the device, as `text_loss` reads them."""
     import torch
-    from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
-    size, started = tuple(args.picture_size), time.time()
-    grid = size[1] // (PATCH * MERGE), size[0] // (PATCH * MERGE)
-    torch.manual_seed(args.seed)
-    tokenizer, model = AutoTokenizer.from_pretrained(args.init), Qwen3VLForConditionalGeneration.from_pretrained(args.init, dtype=torch.float32).to(args.device)
-    batch_attention(model)
-    model.model.visual.requires_grad_(False)
-    words = sorted({word for text in corpus([]) for word in "".join(c if c.isalpha() else " " for c in text).split() if len(tokenizer.encode(" " + word)) == 1})
-    with multiprocessing.get_context("spawn").Pool(args.workers) as workers:
-        first = json.loads((Path(args.init) / "pretraining.json").read_text())["command"]
-        skip = first["objects"] + first["held_out"]  # objects not seen before
-        job = functools.partial(conversation, seed=args.seed, size=size)
-        made = list(workers.imap(job, range(skip, skip + args.objects), chunksize=16))
-    encoded, facts = [(pictures, *layout(parts, tokenizer, grid)) for pictures, parts, _ in made], [fact for *_, fact in made]
-    pool = make_pool(len(encoded), size, args.device, max(len(tokens) for _, tokens, *_ in encoded))
-    for index, example in enumerate(encoded):
-        put(pool, index, *example)
-    test = min(1000, args.objects // 2)
-    test_pool = {name: value[:test] for name, value in pool.items()}
-    print(f"{len(words)} words, {args.objects} objects after {time.time() - started:.0f} s; sight: {evaluate(model, test_pool, facts[:test], tokenizer, args.device)}", flush=True)
-    weights = [p for p in model.parameters() if p.requires_grad]
-    optimizer, log = torch.optim.AdamW(weights, lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True), []
-    for step in range(args.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = args.learning_rate * min(1, (step + 1) / 30) * (0.5 + 0.5 * math.cos(math.pi * step / args.steps))
-        rows = [layout(manual(step * args.batch_size + i, args.seed, tokenizer, words), tokenizer, grid) for i in range(args.batch_size)]
-        longest = max(len(tokens) for tokens, *_ in rows)
-        tokens, trained = (torch.zeros(len(rows), longest, dtype=kind) for kind in (torch.long, torch.bool))
-        for i, (ids, _, mask) in enumerate(rows):  # padded on the right: attention is causal
-            tokens[i, : len(ids)], trained[i, : len(ids)] = torch.from_numpy(ids), torch.from_numpy(mask)
-        tokens, trained = tokens.to(args.device), trained[:, 1:].to(args.device)
-        model.model.__dict__.pop("get_image_features", None)
-        positions = torch.arange(longest, device=args.device).expand(3, len(rows), -1)
-        hidden = model.model(input_ids=tokens, position_ids=positions)[0]  # [B, T, width]
-        text_loss = torch.nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][trained]), tokens[:, 1:][trained])
-        logits, targets = forward_answers(model, take(pool, test + torch.randint(args.objects - test, (2 * args.batch_size,))), args.device)
-        picture_loss = torch.nn.functional.cross_entropy(logits, targets)
-        (text_loss + picture_loss).backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if (step + 1) % max(1, args.steps // 4) == 0:
-            report = {"step": step + 1, "text": round(text_loss.item(), 4), "pictures": round(picture_loss.item(), 4), "seconds": round(time.time() - started, 1)}
-            log.append(report | evaluate(model, test_pool, facts[:test], tokenizer, args.device))
-            print(json.dumps(log[-1]), flush=True)
-            save(model, tokenizer, args, log, earlier=json.loads((Path(args.init) / "pretraining.json").read_text()))
-    print(f"saved {args.out} after {time.time() - started:.0f} s")
+    longest = max(len(tokens) for tokens, *_ in encoded)
+    pool = {"tokens": torch.zeros(len(encoded), longest, dtype=torch.long), "trained": torch.zeros(len(encoded), longest, dtype=torch.bool)}
+    for index, (tokens, _, trained) in enumerate(encoded):
+        pool["tokens"][index, : len(tokens)], pool["trained"][index, : len(tokens)] = torch.from_numpy(tokens), torch.from_numpy(trained)
+    return {name: value.to(device) for name, value in pool.items()} | {"length": torch.tensor([len(tokens) for tokens, *_ in encoded])}
+
+
+def text_loss(model, pool, chosen, device):
+    """Mean loss over the trained tokens of the chosen manuals [B]. Rows are padded on the right: attention is causal."""
+    import torch
+
+    longest = int(pool["length"][chosen].max())
+    tokens, trained = (pool[name][chosen.to(device), :longest] for name in ("tokens", "trained"))
+    model.model.__dict__.pop("get_image_features", None)
+    hidden = model.model(input_ids=tokens, position_ids=torch.arange(longest, device=device).expand(3, len(chosen), -1))[0]  # [B, T, width]
+    trained = trained[:, 1:]
+    return torch.nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][trained]).float(), tokens[:, 1:][trained])
 
 
 def tiny_vlm(args):
@@ -357,7 +344,7 @@ def tiny_vlm(args):
         job = functools.partial(conversation, seed=args.seed, size=size)
         made = workers.imap(job, range(args.objects + args.held_out), chunksize=16)
         held_out = [next(made) for _ in range(args.held_out)]
-        tokenizer = build_tokenizer(corpus([parts for _, parts, _ in held_out]), args.vocab_size)
+        tokenizer = build_tokenizer(corpus([parts for _, parts, _ in held_out] + [manual(number, args.seed) for number in range(500)]), args.vocab_size)
         model = build_model(tokenizer, args.width, args.layers).to(args.device)
         batch_attention(model)
         encoded = [(pictures, *layout(parts, tokenizer, grid)) for pictures, parts, _ in held_out]
@@ -365,6 +352,7 @@ def tiny_vlm(args):
         test_pool, pool, facts = make_pool(len(encoded), size, args.device, longest), make_pool(args.objects, size, args.device, longest), [fact for *_, fact in held_out]
         for index, example in enumerate(encoded):
             put(test_pool, index, *example)
+        texts = text_pool([layout(manual(number, args.seed), tokenizer, grid) for number in range(args.manuals)], args.device)
         print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(tokenizer)} tokens, pictures of {grid[0] * grid[1]} positions")
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=args.weight_decay, fused=True)
         ready, log = 0, []
@@ -380,68 +368,63 @@ def tiny_vlm(args):
                 group["lr"] = rate
             shift = tuple(torch.randint(-args.jitter, args.jitter + 1, (2,)).tolist())  # a picture seen often is not to be known by heart
             with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device != "cpu"):
+                written = text_loss(model, texts, torch.randint(args.manuals, (max(1, args.batch_size // 8),)), args.device)
                 logits, targets = forward_answers(model, take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
             loss = torch.nn.functional.cross_entropy(logits.float(), targets)
-            loss.backward()
+            (loss + written).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             if (step + 1) % max(1, args.steps // 20) == 0:
-                report = {"step": step + 1, "loss": round(loss.item(), 4), "objects": ready, "seconds": round(time.time() - started, 1)}
+                report = {"step": step + 1, "loss": round(loss.item(), 4), "text": round(written.item(), 4), "objects": ready, "seconds": round(time.time() - started, 1)}
                 log.append(report | evaluate(model, test_pool, facts, tokenizer, args.device))
                 print(json.dumps(log[-1]), flush=True)
                 save(model, tokenizer, args, log)
     print(f"saved {args.out} after {time.time() - started:.0f} s")
 
 
-def save(model, tokenizer, args, log, earlier=None):
+def save(model, tokenizer, args, log):
     """An ordinary Hugging Face folder, in bfloat16 (half the bytes; whoever loads it chooses the precision again)."""
     import copy
 
     import torch
     from transformers import Qwen2VLImageProcessor
 
-    out, template = Path(args.out), Path(__file__).parent / "templates" / "qwen3_5_spec_o3.jinja"
+    out, template = Path(args.out), Path(__file__).parent / "templates" / "tiny_vlm.jinja"
     tokenizer.chat_template = template.read_text()
     model.model.__dict__.pop("get_image_features", None)  # holds a graph, which can't be copied
     copy.deepcopy(model).to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
     pixels = {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 4 * args.picture_size[0] * args.picture_size[1]}
     Qwen2VLImageProcessor(patch_size=PATCH, merge_size=MERGE, temporal_patch_size=2, image_mean=[WHITE] * 3, image_std=[INK] * 3, size=pixels).save_pretrained(out)
-    (out / "pretraining.json").write_text(json.dumps((earlier or {}) | {f"{args.what} command" if earlier else "command": vars(args), f"{args.what} log" if earlier else "log": log}, indent=1) + "\n")
+    (out / "pretraining.json").write_text(json.dumps({"command": vars(args) | {"out": out.name}, "log": log}, indent=1) + "\n")
 
 
 def corpus(conversations):
     """Texts the tokenizer is fitted to: the conversations, and what an agent of this task reads and writes (the words only: nothing is trained on them)."""
     from tasks.spec_o3 import QUESTIONS, TOOLS, question_messages
-    from tasks.spec_o3_synthetic import PAUSES, WINDOWS
+    from tasks.spec_o3_synthetic import WINDOWS
 
-    texts = ["".join(text for text, _ in parts) for parts in conversations]
-    template = (Path(__file__).parent / "templates" / "qwen3_5_spec_o3.jinja").read_text()
+    texts, pauses = ["".join(text for text, _ in parts) for parts in conversations], ("Next: {}.", "I look at {}.", "Let me check {}.")
     for kind, (_, _, reasons) in QUESTIONS.items():
         texts += [message["content"] if isinstance(message["content"], str) else message["content"][1]["text"] for message in question_messages(kind, None, 3800, 9000)] * 20
         texts += [f"<answer>\\boxed{{YES}} {reasons[0]}</answer> <answer>\\boxed{{NO}} {reasons[1]}</answer> Done."] * 40
         for name, low, width in WINDOWS[kind]:
-            texts += [pause.format(name) + f"\n<function=spectral_visualization_tool>\n<parameter=wavelength_range>\n[{low}, {low + width}]\n</parameter>\n<parameter=label>\n{name}\n</parameter>\n</function>\n" for pause in PAUSES] * 20
-    return texts + [json.dumps(TOOLS), template] * 40
+            texts += [pause.format(name) + f"\n<function=spectral_visualization_tool>\n<parameter=wavelength_range>\n[{low}, {low + width}]\n</parameter>\n<parameter=label>\n{name}\n</parameter>\n</function>\n" for pause in pauses] * 20
+    return texts + [json.dumps(TOOLS)] * 40
 
-
-DEFAULTS = {  # what differs between the two
-    "tiny-vlm": {"objects": 20000, "steps": 1500, "batch_size": 64, "learning_rate": 2e-3},
-    "tiny-text": {"objects": 6000, "steps": 900, "batch_size": 12, "learning_rate": 1e-3},
-}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=list(DEFAULTS))
+    parser.add_argument("what", choices=["tiny-vlm"])
     parser.add_argument("--out", default="models/tiny-vlm", help="Hugging Face folder to write (default: %(default)s)")
-    parser.add_argument("--init", default="models/tiny-vlm", help="tiny-text: the folder of tiny-vlm to go on from (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     # Data
-    parser.add_argument("--objects", type=int, help="distinct spectra to draw (default: 20000, tiny-text 6000)")
+    parser.add_argument("--objects", type=int, default=20000, help="distinct spectra to draw (default: %(default)s)")
     parser.add_argument("--held-out", type=int, default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
-    parser.add_argument("--draw-until", type=float, default=0.5, help="share of the steps after which every object has been drawn (default: %(default)s)")
+    parser.add_argument("--manuals", type=int, default=5000, help="distinct tool manuals (default: %(default)s)")
+    parser.add_argument("--draw-until", type=float, default=0.7, help="share of the steps after which every object has been drawn (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="processes that draw pictures (default: %(default)s)")
     parser.add_argument("--picture-size", type=lambda text: [int(side) for side in text.split("x")], default=[224, 96], help="pixels, multiples of 32 (default: 224x96)")
     parser.add_argument("--jitter", type=int, default=2, help="pixels by which a batch's pictures are moved at random (default: %(default)s)")
@@ -450,11 +433,8 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=4, help="of the language model and of the vision tower (default: %(default)s)")
     parser.add_argument("--vocab-size", type=int, default=1024, help="(default: %(default)s)")
     # Optimisation
-    parser.add_argument("--steps", type=int, help="(default: 1500, tiny-text 900)")
-    parser.add_argument("--batch-size", type=int, help="conversations (default: 64, tiny-text 12 manuals and 24 picture questions)")
-    parser.add_argument("--learning-rate", type=float, help="(default: 2e-3, tiny-text 1e-3)")
-    parser.add_argument("--weight-decay", type=float, default=0.05, help="tiny-vlm (default: %(default)s)")
-    args = parser.parse_args()
-    for name, value in DEFAULTS[args.what].items():
-        setattr(args, name, value if getattr(args, name) is None else getattr(args, name))
-    {"tiny-vlm": tiny_vlm, "tiny-text": tiny_text}[args.what](args)
+    parser.add_argument("--steps", type=int, default=1500, help="(default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=64, help="picture conversations; an eighth as many manuals (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=2e-3, help="(default: %(default)s)")
+    parser.add_argument("--weight-decay", type=float, default=0.05, help="(default: %(default)s)")
+    tiny_vlm(parser.parse_args())

@@ -73,7 +73,7 @@ def _figure(size):
 
     width, height = size
     small = height < 200
-    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+    figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, layout="none")
     FigureCanvasAgg(figure)
     left, bottom = (4, 15) if small else (60, 48)  # pixels
     axes = figure.add_axes([left / width, bottom / height, 1 - (left + (4 if small else 14)) / width, 1 - (bottom + (3 if small else 14)) / height])

@@ -69,10 +69,10 @@ def load_rows(path):
     return rows
 
 
-def weigh_answer(chat, datum, task, weight):
-    """Multiply the weight of the one token that tells the answers apart (the first after ANSWER_PREFIX in the last turn)."""
-    if weight == 1 or not hasattr(task, "ANSWER_PREFIX"):
-        return
+def answer_position(chat, datum, task):
+    """Where the one token is predicted that tells the answers apart (the first after ANSWER_PREFIX in the last turn); None if there is none."""
+    if not hasattr(task, "ANSWER_PREFIX"):
+        return None
     trained = np.flatnonzero(datum.weights)  # [n], positions whose next token is trained
     text = ""
     for at in trained[::-1]:  # from the end: the shortest tail that holds the prefix begins with it
@@ -80,14 +80,14 @@ def weigh_answer(chat, datum, task, weight):
             break
         text = chat.tokenizer.decode([int(datum.targets[at])]) + text
     else:
-        return
+        return None
     start = np.searchsorted(trained, at) + 1  # the tail's first token, which begins the prefix
     written = ""
     for at in trained[start:]:
         written += chat.tokenizer.decode([int(datum.targets[at])])
         if task.ANSWER_PREFIX in written and not written.endswith(task.ANSWER_PREFIX):
-            datum.weights[at] = weight
-            return
+            return int(at)
+    return None
 
 
 def learning_rate(args, step, total):
@@ -119,7 +119,7 @@ async def main():
     chat = load_chat(args.base_model, args.model_revision, args.template)
 
     # ---------------------------------------------------------------- rows -> datums, each made once
-    cache, left_out = {}, set()
+    cache, answers, left_out = {}, {}, set()  # answers: where each row's answer is predicted
 
     def datum_of(row):
         if row["id"] not in cache:
@@ -129,8 +129,8 @@ async def main():
                 raise SystemExit(f"{args.data_dir}, row {row['id']}: {error}") from None
             if datum is None:
                 left_out.add(row["id"])
-            else:
-                weigh_answer(chat, datum, task, args.answer_weight)
+            elif (at := answer_position(chat, datum, task)) is not None:
+                answers[row["id"]], datum.weights[at] = at, args.answer_weight
         return cache[row["id"]]
 
     async def datums(rows):
@@ -154,14 +154,19 @@ async def main():
     step = run.restored["step"] if run.restored else 0
 
     async def validate():
-        total, count = 0.0, 0
+        """Loss over trained tokens, and the probability given to the right answer after the demonstrated looks."""
+        total, count, right = 0.0, 0, []
         for start in range(0, len(val), 64):
-            data = await datums(val[start : start + 64])
-            if data:
+            await datums(val[start : start + 64])
+            rows = [row for row in val[start : start + 64] if cache[row["id"]] is not None]
+            if rows:
+                data = [cache[row["id"]] for row in rows]
                 output = await trainer.forward(data, "cross_entropy")
                 tokens = sum(int((datum.weights != 0).sum()) for datum in data)
                 total, count = total + token_mean(data, output) * tokens, count + tokens
-        return {"val/loss": total / count if count else float("nan"), "val/tokens": count}
+                right += [math.exp(logprobs[answers[row["id"]]]) for row, logprobs in zip(rows, output.logprobs) if row["id"] in answers]
+        values = {"val/loss": total / count if count else float("nan"), "val/tokens": count}
+        return values | ({"val/answer_right": float(np.mean(np.array(right) > 0.5))} if right else {})
 
     async def save():
         with runs.saving(run, step) as folder:
@@ -207,7 +212,7 @@ async def main():
         ended = step % per_epoch == 0
         if ended:
             values |= await validate()
-        show = ("train/loss", "val/loss", "lr", "grad_norm", "time/step") if ended or step % max(1, run.total // 20) == 0 else ()
+        show = ("train/loss", "val/loss", "val/answer_right", "lr", "grad_norm", "time/step") if ended or step % max(1, run.total // 20) == 0 else ()
         runs.log_metrics(run, step, values, show)
         stopping = runs.stop_requested()
         if ended or stopping or (args.save_every and step % args.save_every == 0):

@@ -180,7 +180,7 @@ def uninformative_window(kind, rng):
 # ---------------------------------------------------------------- rows
 
 INFORMATIVE_SHARE = 0.35  # of the windows in a demonstration: the rest are for RL to unlearn
-PAUSES = ("Next: {}.", "I look at {}.", "Let me check {}.")
+THOUGHT = "Next: {}."
 
 
 def demonstration(kind, positive, rng, spectrum, picture):
@@ -194,7 +194,7 @@ def demonstration(kind, positive, rng, spectrum, picture):
         window, name = (informative_window if rng.random() < INFORMATIVE_SHARE else uninformative_window)(kind, rng)
         seen = zoom_spectrum(spectrum["wavelength"], spectrum["flux"], spectrum["redshift"], window, name, picture)
         call = {"type": "function", "function": {"name": "spectral_visualization_tool", "arguments": {"wavelength_range": window, "label": name}}}
-        messages.append({"role": "assistant", "content": "", "reasoning_content": PAUSES[rng.integers(len(PAUSES))].format(name), "tool_calls": [call]})
+        messages.append({"role": "assistant", "content": "", "reasoning_content": THOUGHT.format(name), "tool_calls": [call]})
         messages.append({"role": "tool", "content": [{"type": "image", "image": None}, {"type": "text", "text": seen.text}]})
         pictures += seen.images
     thought, action = closing(kind, "YES" if positive else "NO")

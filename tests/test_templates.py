@@ -19,15 +19,16 @@ from protocol import (
 )
 from records import TextChunk
 
-CASES = [("qwen3_5", None), ("qwen2_5_vl", False), ("qwen3_vl", False), ("qwen3_vl", True)]  # (folder, open_think)
+# (folder, open_think, template if not the one that load_chat chooses)
+CASES = [("qwen3_5", None, None), ("qwen3_5", None, "tiny_vlm"), ("qwen2_5_vl", False, None), ("qwen3_vl", False, None), ("qwen3_vl", True, None)]
 CALL = {"type": "function", "function": {"name": "zoom", "arguments": {"range": [6400, 6700.5], "label": "Hα 区域", "grid": True}}}
 TEXTS = ["plain", "", " both sides \n", "\n\n two newlines", "hello\n\nhello", "emoji 🙂 中文", "<answer>\\boxed{YES} a</answer>"]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-think_{case[1]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-think_{case[1]}-{case[2]}")
 def chat(request, tmp_path_factory):
-    arch, open_think = request.param
-    return load_chat(tiny_folder(tmp_path_factory.mktemp("model") / arch, arch, weights=False), open_think=open_think)
+    arch, open_think, template = request.param
+    return load_chat(tiny_folder(tmp_path_factory.mktemp("model") / arch, arch, weights=False), template=template, open_think=open_think)
 
 
 def conversation(reasoning, content, call):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import tiny_folder
 
 import train_rl
 import train_sft
-from helpers import tiny_folder
 from protocol import write_jsonl
 from rollout import Trajectory
 
