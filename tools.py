@@ -34,6 +34,7 @@ ZOOM_TOOL = {
 }
 
 DPI = 80
+SMALL = 200  # pixels of height below which a picture has no flux axis: a number takes as much room as a spectral line
 MAX_LABEL = 60  # characters of the model's label that are repeated back to it
 
 # Matplotlib's font objects are not safe to share between threads, and drawing holds the interpreter lock anyway: one lock,
@@ -70,14 +71,15 @@ def averaged(x, y, low, high, count):
 def _figure(size):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     width, height = size
-    small = height < 200
+    small = height < SMALL
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, layout="none")
     FigureCanvasAgg(figure)
     left, bottom = (4, 15) if small else (60, 48)  # pixels
     axes = figure.add_axes([left / width, bottom / height, 1 - (left + (4 if small else 14)) / width, 1 - (bottom + (3 if small else 14)) / height])
-    (line,) = axes.plot([0, 1], [0, 1], color="black" if small else "tab:blue", linewidth=1.0, antialiased=True)
+    (line,) = axes.plot([0, 1], [0, 1], color="black", linewidth=1.0, antialiased=True)
     axes.tick_params(axis="x", labelsize=7 if small else 10, length=2 if small else 4, pad=1 if small else 3, direction="in")
     if small:
         axes.set_yticks([])
@@ -85,11 +87,12 @@ def _figure(size):
         axes.grid(alpha=0.3)
         axes.set_xlabel("Rest-frame wavelength (Å)")
         axes.set_ylabel("Flux")
+        axes.yaxis.set_major_locator(MaxNLocator(3))  # every number drawn costs as much as the curve
     return figure, axes, line
 
 
 def render_spectrum(wavelength, flux, low, high, size=None):
-    """Draw the window [low, high] (Å) of a spectrum as a line plot; returns PNG bytes (RGB).
+    """Draw the window [low, high] (Å) of a spectrum as a line plot; returns PNG bytes (grey).
 
     wavelength, flux: float arrays [n], same frame as `low`, `high`; non-finite points are left out, order does not matter.
     size: (width, height) in pixels, or None for a size by window width. At most one point for two pixels is drawn: a wide window
@@ -116,11 +119,11 @@ def render_spectrum(wavelength, flux, low, high, size=None):
         axes.set_xlim(low, high)
         axes.set_ylim(bottom - pad, top + pad)
         step = tick_step(high - low)
-        margin = (high - low) * 14 / size[0]  # half a number: a tick label at the very edge would be cut off
+        margin = (high - low) * 14 / size[0] if size[1] < SMALL else 0  # half a number: at the very edge it would be cut off
         ticks = np.arange(np.ceil((low + margin) / step), np.floor((high - margin) / step) + 1) * step
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         figure.canvas.draw()
-        pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()  # [height, width, 3] uint8
+        pixels = np.asarray(figure.canvas.buffer_rgba())[..., 0].copy()  # [height, width] uint8: everything is black, white or grey
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG", compress_level=1)
     return buffer.getvalue()
