@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import csv
 import hashlib
-import importlib
 import inspect
 import json
 import os
@@ -90,17 +89,8 @@ def parse_args(argv=None):
 # ---------------------------------------------------------------- what is there
 
 
-def load_module(folder, name):
-    """tasks/<name>.py or backends/<name>.py; an unknown name stops with the names there are."""
-    mark = {"tasks": "\ndef start(", "backends": "\nasync def create_sampler("}[folder]  # other files there are helpers
-    available = sorted(path.stem for path in (ROOT / folder).glob("*.py") if mark in path.read_text(encoding="utf-8"))
-    if name not in available:
-        raise SystemExit(f"--{folder.removesuffix('s')} {name}: {folder}/ has {', '.join(available) or 'none'}")
-    return importlib.import_module(f"{folder}.{name}")
-
-
-def load_rows(path, limit):
-    """Rows of the JSONL, checked: each with an id of its own and messages."""
+def load_rows(path, limit, task=None):
+    """Rows of the JSONL, checked: each with an id of its own and messages, and whatever the task's check_row asks."""
     rows = read_jsonl(path)
     if not rows:
         raise SystemExit(f"{path}: no rows")
@@ -115,6 +105,9 @@ def load_rows(path, limit):
             raise SystemExit(f"{path}, row {number}: id {row['id']!r} is that of row {seen[row['id']]} too; ids must differ")
         seen[row["id"]] = number
         row.setdefault("label", None)
+    for number, row in enumerate(rows, 1):
+        if wrong := getattr(task, "check_row", lambda row: "")(row):
+            raise SystemExit(f"{path}, row {number}: {wrong}")
     # By hash of the id: files are often ordered by task, so the first rows, or every tenth, may be of one task. A larger limit adds rows.
     chosen = set(sorted(seen, key=lambda key: hashlib.sha256(str(key).encode("utf-8", "surrogatepass")).digest())[: limit or None])
     return [row for row in rows if row["id"] in chosen]
@@ -155,6 +148,8 @@ def ends_whole(path):
 def open_output(args, settings):
     """Make or reopen the folder. Returns what play_all returns, of the trajectories that are there: {(id, sample): light}."""
     config, log = args.output / "config.json", args.output / "trajectories.jsonl"
+    if (args.output / "checkpoints.jsonl").exists() or (args.output / "metrics.jsonl").exists():
+        raise SystemExit(f"--output {args.output} is a training run: choose another folder")
     if args.overwrite:
         for path in (args.output / name for name in WRITES):
             if path.is_dir():
@@ -374,7 +369,7 @@ def print_table(report):
     for name, part in (report.get("tasks") or {}).items():
         lines.append((f"  {name} F1 ({part['count']})", percent(part["f1"], part["f1_low"], part["f1_high"])))
     for name, part in (report.get("baselines") or {}).items():
-        lines.append((f"baseline {name}", "  ".join(f"{key} {100 * value:.1f} %" for key, value in part.items())))
+        lines.append((f"baseline {name}", "  ".join(f"{key} {100 * value:.1f} %" for key, value in part.items() if value is not None)))
     if report["n_ok"]:
         lines.append(("turns", f"{report['mean_turns']:.2f} a trajectory, {report['mean_sampled_tokens']:.0f} tokens"))
     lines.append(("tool calls", f"{report['tool_calls']}, {report['tool_successes']} good; {report['parse_errors']} malformed actions"))
@@ -390,18 +385,20 @@ def warnings(args, report):
     for reason, flag in (("length", "max-tokens"), ("max_seq_len", "max-seq-len"), ("max_turns", "max-turns")):
         if reasons.get(reason, 0) > 0.2 * total:
             found.append(f"{reasons[reason]} of {total} trajectories were cut off by --{flag} {getattr(args, flag.replace('-', '_'))}")
-    if args.policy == "gold" and (report["reward_min"] is None or report["reward_min"] < 1):
+    if args.policy == "gold" and report["reward_min"] is None:
+        found.append("no row has a label, so the gold policy could not be graded")
+    elif args.policy == "gold" and report["reward_min"] < 1:
         found.append("the gold policy did not earn full reward: the grader, the parser or the template is broken")
     return found
 
 
 def main(argv=None):
     args = parse_args(argv)
-    task = load_module("tasks", args.task)
-    backend = load_module("backends", args.backend) if args.policy in NEED_MODEL else None
+    task = runs.load_module("tasks", args.task)
+    backend = runs.load_module("backends", args.backend) if args.policy in NEED_MODEL else None
     if not hasattr(task, NEEDS.get(args.policy, "start")):
         raise SystemExit(f"--policy {args.policy}: tasks/{args.task}.py has no {NEEDS[args.policy]}()")
-    rows, inject = load_rows(args.data, args.limit), args.inject
+    rows, inject = load_rows(args.data, args.limit, task), args.inject
     if inject is None and args.policy == "model" and not args.model_path and getattr(task, "FORMAT_REMINDER", ""):
         inject = task.FORMAT_REMINDER
         print(f"base model: the task's format reminder is appended to the prompt (--inject '' leaves it out): {inject}")

@@ -82,7 +82,7 @@ def parse_args(argv=None):
     )
     # Output and splits
     parser.add_argument("--output", type=Path, default=Path("datasets"), help="root of the data sets (default: datasets)")
-    parser.add_argument("--seed", type=int, default=42, help="decides splits and everything drawn (default: 42)")
+    parser.add_argument("--seed", type=whole(0), default=42, help="decides splits and everything drawn (default: 42)")
     parser.add_argument("--val-fraction", type=fraction, default=0.1, help="share of the source objects held out, 0 to 1 (default: 0.1)")
     parser.add_argument("--picture-size", type=picture_size, default=False, metavar="WxH",
                         help="pixels of the pictures drawn here and by the zoom tool, or auto = by the width of the window "

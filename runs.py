@@ -21,6 +21,7 @@ Metrics are ours to keep; a tracker (trackers.py) is a mirror, and one that fail
 """
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -108,6 +109,17 @@ def parse_args(parser, argv=None):
     if args.resume != folder:
         parser.error("write --resume in full: its run's flags are read before all others")
     return args
+
+
+def load_module(folder, name):
+    """tasks/<name>.py or backends/<name>.py; an unknown name stops with the names there are."""
+    mark = {"tasks": "\ndef start(", "backends": "\nasync def create_sampler("}[folder]  # other files there are helpers
+    available = sorted(path.stem for path in (Path(__file__).parent / folder).glob("*.py") if mark in path.read_text(encoding="utf-8"))
+    if f"{folder}.{name}" in sys.modules:
+        return sys.modules[f"{folder}.{name}"]
+    if name not in available:
+        raise SystemExit(f"--{folder.removesuffix('s')} {name}: {folder}/ has {', '.join(available) or 'none'}")
+    return importlib.import_module(f"{folder}.{name}")
 
 
 # ---------------------------------------------------------------- folder

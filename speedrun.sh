@@ -38,7 +38,7 @@ train train_sft.py $name-sft --base-model "$model" --rank 0 --freeze-vision --da
 
 # 3. GRPO through the tool loop: which window is worth a look.
 train train_rl.py $name-rl --state-path runs/$name-sft --data "$data/spec_o3/rl/bench_rl_train.jsonl" "${episode[@]}" \
-    --max-steps $rl_steps --batch-size $rl_batch --group-size $group --learning-rate 2e-4 --grad-clip 1 --save-every 20
+    --max-steps $rl_steps --batch-size $rl_batch --group-size $group --learning-rate 2e-4 --warmup-steps 10 --grad-clip 1 --save-every 20
 
 # 4. Evaluation on held-out objects: base, SFT, RL, and what RL does without looking or looking anywhere.
 "$PYTHON" eval.py --output outputs/$name-base "${dev[@]}"

@@ -1,7 +1,7 @@
 """Stage 3: GRPO through the real tool loop. Sample groups, reward, compare within the group, one update, log, save.
 
     python train_rl.py --state-path runs/sft --learning-rate 2e-4 --max-steps 60 --max-turns 4 --max-tokens 96 --run-name rl     # two cores, minutes
-    python train_rl.py --state-path 'trio://RUN/weights/spec-o3-sft-epoch-2-state' --backend pytrio --epochs 1                   # the seed's settings
+    python train_rl.py --state-path runs/spec-o3-sft --epochs 1                                                                  # the seed's settings
     python train_rl.py --resume runs/rl                                                                                          # go on after Ctrl-C
 
 One step (seed 001, section 5): --batch-size questions, --group-size trajectories of each from one policy version; reward by the task;
@@ -26,7 +26,6 @@ its own; reward and evaluation read the answer in the same way.
 
 import argparse
 import asyncio
-import importlib
 import math
 import random
 import time
@@ -95,7 +94,7 @@ def parse_args():
     return args
 
 
-def load_rows(args):
+def load_rows(args, task):
     """Questions, after the pool filter."""
     from protocol import read_jsonl
 
@@ -103,11 +102,17 @@ def load_rows(args):
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or "id" not in row or not row.get("messages"):
             raise SystemExit(f"{args.data}, row {number}: needs id and messages; write the file with prepare_data.py bench")
+        if wrong := getattr(task, "check_row", lambda row: "")(row):
+            raise SystemExit(f"{args.data}, row {number}: {wrong}")
     if args.pool:
         try:
             low, high = (int(bound) for bound in args.pool_range.split(","))
+            if low > high:
+                raise ValueError
         except ValueError:
-            raise SystemExit(f"--pool-range {args.pool_range!r}: two whole numbers, as in 1,7") from None
+            raise SystemExit(f"--pool-range {args.pool_range!r}: two whole numbers, the smaller first, as in 1,7") from None
+        if not (args.pool / "trajectories.jsonl").is_file():
+            raise SystemExit(f"--pool {args.pool}: no trajectories.jsonl there; it is an --output folder of eval.py")
         solved = Counter()
         for record in runs.stream_jsonl(args.pool / "trajectories.jsonl"):
             solved[record["id"]] += record["parts"].get("correct", 0) == 1
@@ -176,19 +181,19 @@ def normalised(datum, tokens):
 
 async def main():
     args = parse_args()
-    task, backend = importlib.import_module(f"tasks.{args.task}"), importlib.import_module(f"backends.{args.backend}")
+    task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
+    rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
+    begin = runs.resolve(args.state_path, "state_path")
     run = runs.open_run(args.run_name, args, args.resume)
     runs.catch_interrupts()
     from tqdm import tqdm
 
     import advantages
     from backends import AdamParams
-    from protocol import SamplingParams, load_chat, rl_datum
+    from protocol import SamplingParams, json_line, load_chat, rl_datum
     from rollout import derive_seed, rollout_group, trajectory_to_json
 
     # ---------------------------------------------------------------- model, questions
-    rows, folder = load_rows(args), args.data.parent
-    begin = runs.resolve(args.state_path, "state_path")
     options = {"device": args.device} if args.device else {}
     state_path = run.restored["state_path"] if run.restored else begin
     with_optimizer = args.resume_optimizer or bool(run.restored)
@@ -311,8 +316,6 @@ async def main():
             warn_if_hopeless(values, trajectories, groups, args.strict)
         step += 1
         with open(run.folder / "trajectories.jsonl", "ab") as file:
-            from protocol import json_line
-
             for group in groups[: args.log_groups]:
                 for t in group:
                     file.write(json_line({"step": step, **trajectory_to_json(t, run.folder)}))

@@ -14,7 +14,6 @@ small that one token in two hundred carries all that is left to learn.
 
 import argparse
 import asyncio
-import importlib
 import math
 import random
 import time
@@ -107,14 +106,12 @@ def token_mean(data, output):
 
 async def main():
     args = parse_args()
-    run = runs.open_run(args.run_name, args, args.resume)
-    runs.catch_interrupts()
     from tqdm import tqdm
 
     from backends import AdamParams
     from protocol import load_chat, sft_datum
 
-    task, backend = importlib.import_module(f"tasks.{args.task}"), importlib.import_module(f"backends.{args.backend}")
+    task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     train, val = (load_rows(args.data_dir / name) for name in ("sft_train.jsonl", "sft_val.jsonl"))
     chat = load_chat(args.base_model, args.model_revision, args.template)
 
@@ -138,6 +135,13 @@ async def main():
         return [datum for datum in made if datum is not None]
 
     first = await datums(train[: args.batch_size])
+    for row in train if not first else ():  # the first batch is too long: is there one that isn't?
+        if datum_of(row):
+            break
+    if left_out.issuperset(row["id"] for row in train):
+        raise SystemExit(f"every row is longer than --max-seq-len {args.max_seq_len}: nothing would be trained")
+    run = runs.open_run(args.run_name, args, args.resume)  # only now: what is wrong before is mended and tried again under the same name
+    runs.catch_interrupts()
     share = sum((datum.weights != 0).sum() for datum in first) / max(1, sum(len(datum.weights) for datum in first))
     print(f"{len(train)} rows, {len(val)} for validation; {share:.0%} of the first batch's positions are trained")
 
@@ -227,8 +231,6 @@ async def main():
         print(f"{len(left_out)} rows are longer than --max-seq-len {args.max_seq_len} and were left out")
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
-    if left_out.issuperset(row["id"] for row in train):
-        raise SystemExit(f"every row is longer than --max-seq-len {args.max_seq_len}: nothing was trained")
     if args.strict and left_out:
         raise SystemExit("rows were left out (--strict)")
     return 130 if runs.stop_requested() and step < run.total else 0

@@ -101,6 +101,7 @@ class Trainer:
         self.model, self.engine, self.peft = model, engine, peft
         self.base_model, self.rank, self.seed, self.micro_positions = base_model, rank, seed, micro_positions
         self.skipped, self.pending = 0, False
+        self.companions = {} if peft else read_companions(model.name)
         self.weights = [p for p in model.net.parameters() if p.requires_grad]
         # Small steps vanish in bfloat16, so such weights are rounded copies of these
         self.masters = [p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float()) for p in self.weights]
@@ -241,7 +242,10 @@ class Trainer:
     def _write_weights(self, folder: Path):
         if self.peft is None:
             self.model.net.save_pretrained(folder)
-            return copy_companions(self.model.name, folder)
+            for name, data in self.companions.items():
+                if not (folder / name).exists():
+                    (folder / name).write_bytes(data)
+            return
         base = os.path.abspath(self.base_model) if os.path.isdir(self.base_model) else self.base_model
         self.peft.peft_config["default"].base_model_name_or_path = base
         self.peft.save_pretrained(folder, save_embedding_layers=False)
@@ -290,16 +294,15 @@ def find_folder(path) -> str:
     return str(old if old.is_dir() and not Path(path).exists() else path)
 
 
-def copy_companions(name: str, folder: Path):
-    """Tokenizer, chat template and processor files go along, byte for byte."""
+def read_companions(name: str) -> dict:
+    """{file name: bytes} of the tokenizer, chat template and processor files that go along with the weights. Read when the trainer is made:
+    the folder it came from may be a checkpoint of its own run, which --keep-last removes in time."""
     if not os.path.isdir(name):
         from huggingface_hub import snapshot_download
 
         name = snapshot_download(name, allow_patterns=["*.json", "*.jinja", "*.txt", "*.model"])
-    for file in Path(name).iterdir():
-        weights = file.name in ("config.json", "generation_config.json") or file.name.endswith(".index.json")  # save_pretrained's
-        if file.suffix in (".json", ".jinja", ".txt", ".model") and not weights and not (folder / file.name).exists():
-            shutil.copy(file, folder / file.name)
+    ours = lambda file: file.name in ("config.json", "generation_config.json") or file.name.endswith(".index.json") or file.name.startswith("adapter_")
+    return {file.name: file.read_bytes() for file in Path(name).iterdir() if file.suffix in (".json", ".jinja", ".txt", ".model") and not ours(file)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

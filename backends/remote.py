@@ -1,27 +1,36 @@
-"""What the adapters of remote services (pytrio.py, tinker.py) share: checks before sending, arrays, metrics, where a sample ends, names.
+"""Trainer and sampler on a remote service. What differs between the services is in their adapters, pytrio.py and tinker.py.
 
-Both services compute the same four losses as sums over tokens. Two things of ours they don't know: `Datum.weights` in a policy loss (they are
-multiplied into the advantages, which is the same thing for weights >= 0) and a temperature other than 1 in the trainer (refused). Metrics are
-computed here from the log-probabilities that come back, by the definitions of backends/local.py: services name theirs differently, and some
-send none. Entropy can't be had from them.
+An adapter module (`sdk` below) has NAME, LOGIN, to_input(chunks), to_datum(input, arrays), to_params(max_tokens, stop, params),
+to_adam(adam), errors(), explain(error), lost(error), SAMPLE (more arguments of sample_async) and DROPS_PICTURES (some servers do).
+
+Requests are sent in the order of the calls, each before the one before it has been answered: a script that starts forward_backward and
+optim_step together never makes the service wait. The on-policy sampler exports the weights once a version, when a sample is asked for.
+
+Two things of ours the services don't know: `Datum.weights` in a policy loss (multiplied into the advantages, the same thing for weights
+>= 0) and a trainer's temperature other than 1 (refused). Metrics are computed here from the log-probabilities that come back, by the
+definitions of backends/local.py: services name theirs differently, and some send none. Entropy can't be had from them.
+Where stop tokens and stop strings are both given, the service is told the tokens, and the answer is cut at the strings here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from backends import Output
-from records import Sample, SamplingParams, chunks_length
+from backends import AdamParams, Output
+from records import Datum, ImageChunk, Sample, SamplingParams, chunks_length
 
 LOSSES = ("cross_entropy", "importance_sampling", "ppo", "cispo")
 CLIP = (0.8, 1.2)  # bounds of the ratio unless config says otherwise
 # What a request may wait for a service that times out, drops connections or answers 5xx, in seconds, before the run ends with a line
 RETRY_SECONDS = float(os.environ.get("TOOLGRAD_RETRY_SECONDS", 300))
-TRIES = 3  # of a sampling request whose answer was lost on the way: asking again trains nothing twice
+# of a sampling request whose answer was lost on the way (asking again trains nothing twice), and seconds to wait after the first
+TRIES, PAUSE = 3, 1.0
 
 
 def telemetry_wanted() -> bool:
@@ -31,8 +40,8 @@ def telemetry_wanted() -> bool:
 
 def refuse_options(service: str, options: dict, revision=None):
     """SystemExit for options of the local backend that a service can't honour."""
-    options = {name: value for name, value in options.items() if value is not None} | ({} if revision in (None, "main") else {"revision": revision})
-    options.pop("train_vision", None)  # (rank 0 asks for it, and is refused by its rank)
+    given = {"model-revision": None if revision == "main" else revision, **options, "train_vision": None}  # (that one comes with rank 0)
+    options = {name: value for name, value in given.items() if value is not None}
     if options:
         names = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
         raise SystemExit(f"{service} has no {names}: leave it out, or use --backend local")
@@ -138,11 +147,6 @@ def answer_length(chunks: list, n: int, params: SamplingParams, limit: int | Non
     return min(params.max_tokens, limit - length) if limit else params.max_tokens
 
 
-def stop_to_send(params: SamplingParams):
-    """Services take token ids or strings, not both: ids if there are any, and `ended` cuts at the strings."""
-    return list(params.stop_tokens) or list(params.stop_strings) or None
-
-
 def ended(tokens: list, logprobs, params: SamplingParams, reported: str, decode) -> Sample:
     """The sample up to the first stop token or stop string (included), with our stop reason. `decode`: tokens -> text."""
     tokens, logprobs = [int(token) for token in tokens], [float(value) for value in logprobs or ()]
@@ -180,3 +184,185 @@ def checkpoint_name(path, used: set) -> str:
         name = next(f"{name}-{i}" for i in range(2, 10**6) if f"{name}-{i}" not in used)
     used.add(name)
     return name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sampler and trainer
+
+
+@contextmanager
+def one_line(sdk, kind=SystemExit):
+    """The SDK's errors as `kind` with one line: SystemExit ends a script with it, RuntimeError is recorded by a rollout."""
+    try:
+        yield
+    except (*sdk.errors(), ValueError) as error:
+        raise kind(" ".join(f"{sdk.NAME}: {sdk.explain(error)}".split())) from error
+
+
+def has_pictures(chunks) -> bool:
+    return any(isinstance(chunk, ImageChunk) for chunk in chunks)
+
+
+class Sampler:
+    """Samples from `client` (an SDK's sampling client), or from a trainer's weights as they are now."""
+
+    def __init__(self, sdk, limit: int | None, client=None, trainer=None, service=None):
+        self.sdk, self.limit, self.client, self.trainer, self.service = sdk, limit, client, trainer, service
+        self.exported, self.lock, self.tokenizer, self.sees = None, asyncio.Lock(), None, not sdk.DROPS_PICTURES
+
+    @property
+    def version(self) -> int:
+        return self.trainer.version if self.trainer else 0
+
+    async def _current(self):
+        """The SDK's sampling client for the weights as they are now."""
+        if self.trainer is None:
+            return self.client
+        async with self.lock:  # all who come for a new version wait for one export
+            if self.exported != self.trainer.version:
+                async with self.trainer.turn:
+                    version = self.trainer.version
+                    with one_line(self.sdk, RuntimeError):
+                        self.client = await self.trainer.client.save_weights_and_get_sampling_client_async()
+                    self.exported = version
+            return self.client
+
+    async def sample(self, chunks: list, n: int, params: SamplingParams) -> list:
+        """n samples of a prompt, in one request. ValueError if it is unusable, RuntimeError with one line if the service fails."""
+        room = answer_length(chunks, n, params, self.limit)
+        client, prompt = await self._current(), await asyncio.to_thread(self.sdk.to_input, chunks)
+        await self._probe(client, chunks, prompt)
+        asked = self.sdk.to_params(room, list(params.stop_tokens) or list(params.stop_strings) or None, params)
+        decode = await self._decoder(client) if params.stop_strings else None
+        response = await self._patiently(lambda: client.sample_async(prompt, n, asked, **self.sdk.SAMPLE))
+        if len(response.sequences) != n:
+            raise RuntimeError(f"{self.sdk.NAME}: {n} samples were asked for, {len(response.sequences)} came")
+        return [ended(one.tokens, one.logprobs, params, str(one.stop_reason), decode) for one in response.sequences]
+
+    async def logprobs(self, chunks: list) -> np.ndarray:
+        """float32 [T]: log p(token t | all before it), 0 at t = 0. Not with pictures."""
+        if has_pictures(chunks):
+            raise ValueError(f"{self.sdk.NAME} gives no log-probabilities of prompts with pictures: use --backend local, or another policy")
+        client, prompt = await self._current(), await asyncio.to_thread(self.sdk.to_input, chunks)
+        return prompt_logprobs(await self._patiently(lambda: client.compute_logprobs_async(prompt)), chunks_length(chunks))
+
+    async def _probe(self, client, chunks, prompt):
+        """Once, at the first picture: a server that leaves pictures out without a word returns too few log-probabilities."""
+        if self.sees or not has_pictures(chunks):
+            return
+        if self.trainer:
+            await self.trainer.probe(chunks)
+        else:
+            values = await self._patiently(lambda: client.compute_logprobs_async(prompt))
+            if len(values) < chunks_length(chunks) - 1:
+                raise SystemExit(f"{self.sdk.NAME}: this server drops pictures without a word; use one that reads them, or a text task")
+        self.sees = True
+
+    async def _patiently(self, request):
+        """SDKs repeat what fails before an answer begins; here, what breaks off in the middle of one."""
+        for attempt in range(1, TRIES + 1):
+            with one_line(self.sdk, RuntimeError):
+                try:
+                    return await request()
+                except self.sdk.errors() as error:
+                    if attempt == TRIES or not self.sdk.lost(error):
+                        raise
+            await asyncio.sleep(PAUSE * attempt)
+
+    async def _decoder(self, client):
+        if self.tokenizer is None:
+            with one_line(self.sdk, RuntimeError):
+                self.tokenizer = await asyncio.to_thread(client.get_tokenizer)
+        return lambda tokens: self.tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def close(self):
+        """SDKs end a session when nothing refers to it any more."""
+        self.client = self.service = None
+
+
+class Trainer:
+    """The interface of backends/local.py. `base_model`: the service's name of the model; `version`: optimizer steps sent by this object."""
+
+    def __init__(self, sdk, service, client, base_model: str, limits: dict):
+        self.sdk, self.service, self.client, self.base_model, self.limit = sdk, service, client, base_model, limits["training"]
+        self.version, self.pending, self.names, self.sees = 0, False, set(), not sdk.DROPS_PICTURES
+        self.turn = asyncio.Lock()  # fair: whoever called first sends first
+        self.on_policy = Sampler(sdk, limits["sampling"], trainer=self)
+
+    def sampler(self) -> Sampler:
+        """An on-policy sampler; steps that were sent before a sample is asked for are in its weights."""
+        return self.on_policy
+
+    async def forward(self, data: list, loss="cross_entropy", config: dict | None = None) -> Output:
+        """Log-probabilities and metrics, no gradients."""
+        return await self._pass(data, loss, config, False)
+
+    async def forward_backward(self, data: list, loss="cross_entropy", config: dict | None = None) -> Output:
+        """Adds the gradient of the summed loss to what earlier calls left."""
+        return await self._pass(data, loss, config, True)
+
+    async def probe(self, chunks):
+        """SystemExit if the server leaves pictures out (see `Sampler._probe`)."""
+        if not self.sees:
+            ones = np.ones(chunks_length(chunks), dtype=np.float32)
+            data = self._data([Datum(chunks, ones.astype(np.int64), ones)], "cross_entropy")
+            with one_line(self.sdk):
+                future = await self.client.forward_async(data, "cross_entropy")
+                values = (await future).loss_fn_outputs[0]["logprobs"].to_numpy()
+            if len(values) != len(ones):
+                raise SystemExit(f"{self.sdk.NAME}: this server drops pictures without a word; use one that reads them, or a text task")
+            self.sees = True
+
+    def _data(self, data, loss) -> list:
+        return [self.sdk.to_datum(self.sdk.to_input(datum.chunks), arrays_to_send(datum, loss)) for datum in data]
+
+    async def _pass(self, data, loss, config, grad) -> Output:
+        config = check(self.sdk.NAME, data, loss, config, self.limit)
+        async with self.turn:
+            shown = next((datum.chunks for datum in data if has_pictures(datum.chunks)), None)
+            if shown:
+                await self.probe(shown)
+            sent = await asyncio.to_thread(self._data, data, loss)
+            with one_line(self.sdk):
+                future = await (self.client.forward_backward_async if grad else self.client.forward_async)(sent, loss, config)
+            self.pending |= grad
+        try:
+            with one_line(self.sdk):
+                result = await future
+        except BaseException:
+            self.pending &= not grad
+            raise
+        return measured(data, loss, config, [found["logprobs"].to_numpy() for found in result.loss_fn_outputs])
+
+    async def optim_step(self, adam: AdamParams) -> dict:
+        """One AdamW step on the gradients gathered. Metrics: the service's, and grad_norm (NaN if it sends none), skipped, version."""
+        async with self.turn:
+            if not self.pending:
+                raise ValueError("optim_step without gradients: call forward_backward before")
+            with one_line(self.sdk):
+                future = await self.client.optim_step_async(self.sdk.to_adam(adam))
+            self.pending, self.version = False, self.version + 1
+            version = self.version
+        with one_line(self.sdk):
+            found = dict((await future).metrics or {})
+        return {"skipped": 0, **found, "grad_norm": grad_norm(found), "version": version}
+
+    async def save_state(self, name) -> str:
+        """Weights and optimizer, for `load_trainer`; returns the service's address. `name`: a name, or the path a script would save to."""
+        return await self._save("save_state_async", name)
+
+    async def save_weights_for_sampler(self, name) -> str:
+        """Weights only, for `create_sampler`. Returns the service's address."""
+        return await self._save("save_weights_for_sampler_async", name)
+
+    async def _save(self, method, name) -> str:
+        async with self.turn:
+            with one_line(self.sdk):
+                future = await getattr(self.client, method)(checkpoint_name(name, self.names))
+        with one_line(self.sdk):
+            return (await future).path
+
+    def close(self):
+        """SDKs end a session when nothing refers to it any more."""
+        self.on_policy.close()
+        self.client = self.service = None

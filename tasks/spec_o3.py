@@ -47,6 +47,20 @@ def question_messages(task, image, low, high):
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": text}]}]
 
 
+def check_row(row):
+    """What is wrong with a row, in one line; "" if nothing is. Asked before anything is played."""
+    size = row.get("picture")
+    if row.get("task") not in QUESTIONS:
+        return f"task {row.get('task')!r} is none of {', '.join(QUESTIONS)}"
+    if not isinstance(row["id"], str) or not isinstance(row.get("spectrum"), str):
+        return "id and spectrum (the path of an npz) must be texts"
+    if row.get("label") not in (*ANSWERS, None):
+        return f"label {row['label']!r} must be YES, NO or null"
+    if size is not None and not (isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) and 32 <= side <= 4096 for side in size)):
+        return f"picture {size!r} must be [width, height], 32 to 4096 pixels, or null"
+    return ""
+
+
 # ---------------------------------------------------------------- the environment
 
 
@@ -153,7 +167,7 @@ def closing(task, label):
 def _source(args):
     import importlib
 
-    return importlib.import_module(f"tasks.spec_o3_{args.source}")
+    return importlib.import_module(f"tasks.spec_o3_{args.source}")  # a copy of this task keeps using them: they write below args.task
 
 
 def prepare_sft(args):

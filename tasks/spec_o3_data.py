@@ -1,6 +1,6 @@
 """What the sources of the spectra task share: complete-or-nothing folders, splits by object, worker processes, one-line errors.
 
-with fresh_folder(args.output / "spec_o3" / "rl", "bench_stats.json") as folder:
+with fresh_folder(args.output / args.task / "rl", "bench_stats.json") as folder:
     rows = list(spread(convert, paths, args.workers, "spectra"))
     write_jsonl(folder / "bench_dev.jsonl", rows)
 """
@@ -128,11 +128,11 @@ def split_sources(sources, fraction, seed):
     return set(sources[: round(len(sources) * fraction)])
 
 
-def sft_sources(output, required):
-    """Objects that the cold start saw (train and val), as a set; None if there is no cold-start data and it is not required."""
+def sft_sources(folder, required):
+    """folder: args.output / args.task. Objects that the cold start saw (train and val), as a set; None if there is no cold-start data and it is not required."""
     from protocol import read_jsonl
 
-    files = [Path(output) / "spec_o3" / "sft" / f"sft_{part}.jsonl" for part in ("train", "val")]
+    files = [Path(folder) / "sft" / f"sft_{part}.jsonl" for part in ("train", "val")]
     missing = [file for file in files if not file.exists()]
     if missing and required:
         stop(

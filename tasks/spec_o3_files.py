@@ -273,7 +273,7 @@ def prepare_bench(args):
     count = min(args.template_count, SMOKE_TEMPLATES) if args.smoke else args.template_count
     options = {"target": args.target, "picture": args.picture_size, "skip_bad": args.skip_bad}
     options |= {"seed": args.seed, "snr": args.template_noise, "count": count}
-    with fresh_folder(args.output / "spec_o3" / "rl", "bench_stats.json") as fresh:
+    with fresh_folder(args.output / args.task / "rl", "bench_stats.json") as fresh:
         (fresh / "images").mkdir()
         (fresh / "spectra").mkdir()
         results = list(spread(functools.partial(convert_file, folder=fresh, options=options), jobs, args.workers, "spectra"))
@@ -293,7 +293,7 @@ def prepare_bench(args):
         check_unique((row["spectrum"], row) for row in rows)
         parts = assign_splits(rows, args.val_fraction, args.seed)
         objects = {file: {row["source_name"] for row in part} for file, part in parts.items()}
-        seen = sft_sources(args.output, required=False)
+        seen = sft_sources(args.output / args.task, required=False)
         stats = {
             "source": "files", "spectra": str(args.spectra), "labels": args.labels and str(args.labels), "target": args.target,
             "seed": args.seed, "val_fraction": args.val_fraction, "files": len(jobs),

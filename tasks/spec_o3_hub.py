@@ -264,7 +264,7 @@ def prepare_sft(args):
     from protocol import write_jsonl
 
     raw, samples = load_sharegpt(args)
-    with fresh_folder(args.output / "spec_o3" / "sft", "sft_stats.json") as fresh:
+    with fresh_folder(args.output / args.task / "sft", "sft_stats.json") as fresh:
         (fresh / "images").mkdir()
         convert = functools.partial(convert_sft, raw=raw, fresh=fresh)
         results = list(spread(convert, list(enumerate(samples)), args.workers, "trajectories"))
@@ -382,9 +382,9 @@ def prepare_bench(args):
     """bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json, images/ and spectra/ in <output>/spec_o3/rl."""
     from protocol import write_jsonl
 
-    seen = sft_sources(args.output, required=True)
+    seen = sft_sources(args.output / args.task, required=True)
     paths = find_parquet(args)
-    with fresh_folder(args.output / "spec_o3" / "rl", "bench_stats.json") as fresh:
+    with fresh_folder(args.output / args.task / "rl", "bench_stats.json") as fresh:
         (fresh / "images").mkdir()
         (fresh / "spectra").mkdir()
         convert = functools.partial(convert_bench, fresh=fresh, picture=args.picture_size, limit=4 if args.smoke else None)

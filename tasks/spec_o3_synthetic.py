@@ -14,7 +14,7 @@
 Everything else is a nuisance drawn from the same range for both labels: temperature, reddening, a smooth calibration error,
 radial velocity, feature strength, noise. Line positions are laboratory values (NIST); the band heads are those that the
 classification literature uses. Depths and widths are set by hand so that the full-range picture is worth a guess and the right
-window is worth an answer; they are not a model atmosphere, and nothing learned here is a claim about real stars (README, "Real spectra").
+window is worth an answer; they are not a model atmosphere, and nothing learned here is a claim about real stars.
 """
 
 import argparse
@@ -270,13 +270,13 @@ def prepare_sft(args):
     """Scripted demonstrations: sft_train.jsonl, sft_val.jsonl, sft_stats.json and their pictures."""
     held_out = max(1, round(args.sft_size * args.val_fraction))
     sizes = {"sft_train": ("sft-train", args.sft_size - held_out), "sft_val": ("sft-val", held_out)}
-    _write_splits(args, Path(args.output) / "spec_o3" / "sft", sizes, True, "sft_stats.json")
+    _write_splits(args, Path(args.output) / args.task / "sft", sizes, True, "sft_stats.json")
 
 
 def prepare_bench(args):
     """Questions for RL, development and test: bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json."""
     sizes = {"bench_rl_train": ("rl", args.train_size), "bench_dev": ("dev", args.dev_size), "bench_test": ("test", args.test_size)}
-    _write_splits(args, Path(args.output) / "spec_o3" / "rl", sizes, False, "bench_stats.json")
+    _write_splits(args, Path(args.output) / args.task / "rl", sizes, False, "bench_stats.json")
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Model:
 @pytest.fixture
 def play(monkeypatch, model, data, tmp_path):
     """play(script, *flags) -> (exit code, metrics or None, model)."""
-    real, models = evaluation.load_module, []
+    real, models = evaluation.runs.load_module, []
 
     def run(script=None, *flags, scores=None, output="out"):
         async def create_sampler(base_model, sampler_path=None, **options):
@@ -100,7 +100,7 @@ def play(monkeypatch, model, data, tmp_path):
             return models[-1]
 
         backend = SimpleNamespace(create_sampler=create_sampler)
-        monkeypatch.setattr(evaluation, "load_module", lambda folder, name: backend if folder == "backends" else real(folder, name))
+        monkeypatch.setattr(evaluation.runs, "load_module", lambda folder, name: backend if folder == "backends" else real(folder, name))
         target = tmp_path / output
         code = evaluation.main(["--data", str(data), "--base-model", model, "--output", str(target), "--max-seq-len", "3000", *flags])
         return code, json.loads((target / "metrics.json").read_text()), models[-1] if models else None
@@ -429,8 +429,8 @@ class Slow(Model):
 async def create_sampler(base_model, sampler_path=None):
     return Slow(load_chat(base_model), lambda text, seed: ANSWER.format("YES"))
 
-real = evaluation.load_module
-evaluation.load_module = lambda folder, name: SimpleNamespace(create_sampler=create_sampler) if folder == "backends" else real(folder, name)
+real = evaluation.runs.load_module
+evaluation.runs.load_module = lambda folder, name: SimpleNamespace(create_sampler=create_sampler) if folder == "backends" else real(folder, name)
 sys.exit(evaluation.main(sys.argv[1:]))
 """
 

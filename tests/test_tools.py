@@ -186,3 +186,22 @@ def test_rewards(fields, expected):
 
 def test_rows_without_a_label_are_not_scored():
     assert spec_o3.reward({"label": None}, trajectory(prediction="YES", format_ok=True)) == (None, {})
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"label": "yes"}, "label"),
+        ({"label": ["YES"]}, "label"),
+        ({"task": "xx"}, "task"),
+        ({"spectrum": None}, "spectrum"),
+        ({"id": 5}, "id"),
+        ({"picture": "big"}, "picture"),
+        ({"picture": [0, 0]}, "picture"),
+        ({"picture": [100000, 100000]}, "picture"),
+    ],
+)
+def test_rows_are_checked_before_anything_is_played(change, said):
+    row = {"id": "a", "task": "wd", "label": "YES", "spectrum": "a.npz", "picture": [224, 96]}
+    assert spec_o3.check_row(row) == "" and spec_o3.check_row({**row, "label": None, "picture": None}) == ""
+    assert said in spec_o3.check_row({**row, **change})

@@ -153,6 +153,24 @@ def test_P22_P36_a_run_that_is_stopped_goes_on_exactly(monkeypatch, how, place):
     assert same_weights(weights("rl-alone", 12), weights(name, 12), 10 * ROUNDING)
 
 
+def test_P45_resuming_outlives_the_checkpoint_it_began_from(monkeypatch):
+    """--keep-last removes the checkpoint that a resumed run was loaded from; saving must not need its files any more."""
+    keep = ["--keep-last", 1, "--save-every", 1]
+    call(train_sft, monkeypatch, *sft_flags("sft-keep", "--epochs", 1, *keep))
+    call(train_sft, monkeypatch, "--resume", "runs/sft-keep", "--epochs", 2)
+    assert [row["step"] for row in metrics_of("sft-keep")] == list(range(7)) and weights("sft-keep", 6)
+    assert (next(Path("runs/sft-keep/checkpoints").glob("step-000006*")) / "state" / "tokenizer.json").exists()
+
+
+def test_what_is_wrong_at_the_start_leaves_the_name_free(monkeypatch):
+    with pytest.raises(SystemExit):
+        call(train_sft, monkeypatch, *sft_flags("sft-again", "--base-model", "nowhere/at/all"))
+    with pytest.raises(SystemExit, match="nothing would be trained"):
+        call(train_sft, monkeypatch, *sft_flags("sft-again", "--max-seq-len", 3))
+    call(train_sft, monkeypatch, *sft_flags("sft-again"))
+    assert (Path("runs/sft-again/finished")).exists()
+
+
 # ---------------------------------------------------------------- learning, and knowing when there is none
 
 
@@ -236,6 +254,10 @@ def test_P50_flags_out_of_range(monkeypatch, capsys, script, flags, said):
         (train_rl, ["--state-path", "model", "--task", "toy", "--data", "missing.jsonl", "--run-name", "bad2"], "missing.jsonl"),
         (train_rl, ["--state-path", "model", "--task", "toy", "--data", "sft/sft_train.jsonl", "--resume-optimizer", "--run-name", "bad3"], "optimizer"),
         (train_sft, ["--base-model", "model", "--task", "toy", "--data-dir", "nowhere", "--run-name", "bad4"], "nowhere"),
+        (train_sft, ["--base-model", "model", "--task", "nope", "--data-dir", "sft", "--run-name", "bad6"], "--task nope"),
+        (train_rl, ["--state-path", "model", "--task", "toy", "--data", "rl.jsonl", "--backend", "nope", "--run-name", "bad7"], "--backend nope"),
+        (train_rl, ["--state-path", "model", "--task", "toy", "--data", "rl.jsonl", "--pool", "nowhere", "--run-name", "bad8"], "--pool nowhere"),
+        (train_rl, ["--state-path", "model", "--task", "toy", "--data", "rl.jsonl", "--pool", "pool", "--pool-range", "7,1", "--run-name", "bad9"], "--pool-range"),
         (train_sft, ["--base-model", "model", "--task", "toy", "--data-dir", "sft", "--max-seq-len", "3", "--rank", "0", "--run-name", "bad5"], "--max-seq-len 3"),
     ],
 )
