@@ -7,7 +7,10 @@ Nothing is evaluated by Python. The text must consist of digits, `+ - * / ( ) .`
 * / -); it is parsed to a syntax tree, and only numbers and the four operations are walked, in fractions, so that 1/3*3 is 1. Powers, `//`,
 names, attributes, calls, long input and large numbers are refused before any work is done on them: the answer comes within a millisecond.
 
-@EVALUATORS@
+Why not a maintained evaluator: two were tried on the payloads of tests/test_calculator.py. simpleeval 1.0.8 refuses powers, attributes and
+long strings well, but computes in floats (8/(3-8/3) is 23.99999999999999, so a right answer would be marked wrong) and raises
+RecursionError on long sums. asteval 1.0.10 has the same floats and builds [1]*10**8 (8 s, 800 MB). Both would need this file's checks in
+front and fractions behind.
 """
 
 import ast

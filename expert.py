@@ -1,4 +1,5 @@
-"""Ask an expert: `<ask>question</ask>` is followed by `<reply>text</reply>` in the same turn, at most three times, 0.05 each (seed 004, 3.10).
+"""Ask an expert: `<ask>question</ask>` is followed by `<reply>text</reply>` in the same turn, at most three times, 0.05 each (seed 004,
+3.10).
 
     python expert.py http://localhost:8000/v1 MODEL "Make 24 from 3, 5, 7 and 9."      # one question to an endpoint, through the cache
 
@@ -46,7 +47,10 @@ def cache_path(folder, base_url, model, question, system):
 
 
 def remote_reply(question, base_url, model, cache, system="Answer as briefly as you can.", timeout=60.0):
-    """The endpoint's reply, from the cache if it is there. Raises RuntimeError (an error of the tool, never a wrong answer) if none comes."""
+    """The endpoint's reply, from the cache if it is there.
+
+    Raises RuntimeError (an error of the tool, never a wrong answer) if none comes.
+    """
     path = cache_path(cache, base_url, model, question, system)
     with contextlib.suppress(OSError, ValueError, KeyError):  # a damaged file is asked again
         return json.loads(path.read_text(encoding="utf-8"))["reply"]

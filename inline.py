@@ -45,3 +45,23 @@ def pieces(text, inline):
             raise ValueError(f"the injected text {result[:60]!r} is not in the turn, or not in this order")
         out.append(head)
     return [*out, text] if text else out
+
+
+def without_inline(text, spans, messages):
+    """The spans (start, end) of a rendered conversation that the model writes, without what was injected into its turns: that is context.
+
+    One span for each assistant message; the injected texts are its `inline`. SystemExit if they are not there, or there are other spans.
+    """
+    said, out = [message.get("inline") or [] for message in messages if message.get("role") == "assistant"], []
+    if not any(said):
+        return spans
+    if len(said) != len(spans):
+        raise SystemExit(f"{len(said)} assistant messages, {len(spans)} spans: inline results need a template that marks each turn once")
+    for (start, end), results in zip(spans, said):
+        for result in results:
+            at = text.find(result, start, end)
+            if at < 0:
+                raise SystemExit(f"the inline result {result[:60]!r} is not in its message, or not in this order")
+            out, start = [*out, (start, at)], at + len(result)
+        out.append((start, end))
+    return [span for span in out if span[0] < span[1]]

@@ -3,12 +3,12 @@
     python prepare_data.py all --task gsm8k --source hub                                     # openai/gsm8k
     python prepare_data.py all --task gsm8k --source hub --bench-source ../shared/data       # gsm8k_train.jsonl, gsm8k_test.jsonl
 
-Nothing is paid for form: that answers come to end in `#### number` is a finding (56 % to 97 % in the seed), read by `metrics` and not by `reward`.
-The test questions are kept in two parts: [0:200] is looked at during training and used for choices (bench_dev), [200:500] never (bench_test). The
-seed chose a checkpoint and scored it on the same 200 questions, and its score was 2 points too high.
+Nothing is paid for form: that answers come to end in `#### number` is a finding (56 % to 97 % in the seed), read by `metrics` and not by
+`reward`. The test questions are kept in two parts: [0:200] is looked at during training and used for choices (bench_dev), [200:500] never
+(bench_test). The seed chose a checkpoint and scored it on the same 200 questions, and its score was 2 points too high.
 
-Every question exists with two prompts: `r1` (thoughts and answer in tags) and `neutral`. A gain under one prompt only is a habit bound to it
-(seed 004, section 3.5: after RL on Countdown the R1 prompt lost .36 and the neutral one .13).
+Every question exists with two prompts: `r1` (thoughts and answer in tags) and `neutral`. A gain under one prompt only is a habit bound to
+it (seed 004, section 3.5: after RL on Countdown the R1 prompt lost .36 and the neutral one .13).
 
 Rows: id, task ("gsm8k"), source_name ("train-17"), label (the number as text), prompt ("r1" or "neutral"), messages, solution.
 """
@@ -26,9 +26,10 @@ TOOLS = None
 ANSWER = re.compile(r"(.+)", re.DOTALL)  # whatever is written is an answer; `read_number` finds the number in it
 HUB = ("openai/gsm8k", "main")
 SLICES = {"dev": (0, 200), "test": (200, 500)}  # of the test split
-NUMBER = re.compile(r"-?\$?[0-9][0-9,]*(?:\.[0-9]+)?|-?\$?\.[0-9]+")
+NUMBER = re.compile(r"(?:(?<![0-9])-)?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")  # 3-4 is two numbers, not 3 and -4
 PROMPTS = {
-    "r1": "Solve the problem. Think first, inside <think> and </think>; then give the number, and nothing else, inside <answer> and </answer>."
+    "r1": "Solve the problem. Think first, inside <think> and </think>; then give the number, and nothing else, "
+    "inside <answer> and </answer>."
     "\n\nProblem: {question}",
     "neutral": "{question}\n\nReason step by step. Write the final number on the last line, after ####.",
 }
@@ -125,7 +126,7 @@ def metrics(rows, trajectories):
         "majority_answer": common,
         "baselines": {
             "majority": {"accuracy": count / total if total else 0.0},
-            "random_number_of_the_question": {"accuracy": copy_floor(rows)},
+            "number_of_the_question": {"accuracy": copy_floor(rows)},
         },
     }  # fmt: skip
 
@@ -166,7 +167,9 @@ def load_split(source, name):
         except Exception as error:  # the hub's client raises its own kinds
             raise SystemExit(f"{HUB[0]}: cannot be loaded ({str(error).splitlines()[0][:200]}); give --bench-source FOLDER") from error
     source = Path(source)
-    path = source if source.is_file() else next((source / f for f in (f"gsm8k_{name}.jsonl", f"{name}.jsonl") if (source / f).exists()), None)
+    path = (
+        source if source.is_file() else next((source / f for f in (f"gsm8k_{name}.jsonl", f"{name}.jsonl") if (source / f).exists()), None)
+    )
     if path is None:
         raise SystemExit(f"{source}: no gsm8k_{name}.jsonl and no {name}.jsonl; give --bench-source the folder that holds both")
     return read_jsonl(path)
@@ -188,7 +191,7 @@ def make_row(record, name, number, prompt, where):
 
 
 def load_rows(args, name, prompt):
-    """All rows of a split, in the published order (the slices depend on it); a question that stands there twice is named in the statistics."""
+    """All rows of a split, in the published order (the slices depend on it)."""
     source = getattr(args, "bench_source", None)
     return [make_row(record, name, number, prompt, source or HUB[0]) for number, record in enumerate(load_split(source, name))]
 
