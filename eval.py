@@ -316,10 +316,12 @@ def summarise(args, task, rows, results):
         if row.get("label") is not None or record["correct"] is not None:
             flags_all.setdefault(row["id"], []).append(record["correct"] or 0)
     rewards = [t.reward for _, t in played if t.reward is not None] or [None]
+    full = getattr(task, "full_reward", lambda row: 1.0)  # what gold must earn on a row
     report = {
         "n_rows": len(rows), "n_samples": args.samples, "n_ok": len(played), "n_error": len(order) - len(played),
         "score": {"of_played": metrics.share_report(flags), "of_all": metrics.share_report(flags_all)},
         "pass_at": metrics.pass_report(flags, args.pass_at) if flags else {},
+        "below_full": sum(t.reward is not None and t.reward < full(row) - 1e-9 for row, t in played),
         "reward": float(np.mean(rewards)) if rewards[0] is not None else None, "reward_min": min(rewards),
         "finish_reasons": dict(Counter(t.finish_reason for _, t, _ in order).most_common()),
         "mean_turns": len(turns) / len(played) if played else None,
@@ -387,7 +389,7 @@ def warnings(args, report):
             found.append(f"{reasons[reason]} of {total} trajectories were cut off by --{flag} {getattr(args, flag.replace('-', '_'))}")
     if args.policy == "gold" and report["reward_min"] is None:
         found.append("no row has a label, so the gold policy could not be graded")
-    elif args.policy == "gold" and report["reward_min"] < 1:
+    elif args.policy == "gold" and report["below_full"]:
         found.append("the gold policy did not earn full reward: the grader, the parser or the template is broken")
     return found
 

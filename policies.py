@@ -10,12 +10,12 @@ import os
 
 import numpy as np
 
-from protocol import Sample, TextChunk, decode, encode_turn, merge_chunks
+from protocol import Sample, TextChunk, decode, encode_text, encode_turn, merge_chunks
 from rollout import derive_seed
 
-POLICIES = ("model", "no-tool", "random-windows", "gold", "always-yes", "human")
+POLICIES = ("model", "no-tool", "random-windows", "gold", "always-yes", "random", "human")
 NEED_MODEL = POLICIES[:3]
-NEEDS = {"gold": "gold", "random-windows": "random_windows", "no-tool": "closing", "always-yes": "closing", "human": "closing"}
+NEEDS = {"gold": "gold", "random-windows": "random_windows", "no-tool": "closing", "always-yes": "closing", "random": "random_play", "human": "closing"}
 
 
 def as_message(step):
@@ -39,6 +39,10 @@ class ScriptedPolicy:
     async def sample(self, chunks, n, params):
         step = await asyncio.to_thread(next, self.steps, None)  # a step may read files, or wait for a person
         step = step or self.task.closing(self.row["task"], await self.choose(chunks))
+        if isinstance(step, str):  # a piece of a turn: it pauses at a stop string, or ends the turn
+            paused = step.endswith(tuple(params.stop_strings)) if params.stop_strings else False
+            tokens = [*encode_text(self.chat, step).tokens, *([] if paused else [self.chat.end_token])]
+            return [Sample(tokens, [0.0] * len(tokens), "stop_string" if paused else "stop")] * n
         tokens = encode_turn(self.chat, as_message(step))
         cut = len(tokens) > params.max_tokens
         return [Sample(tokens[: params.max_tokens], [0.0] * min(len(tokens), params.max_tokens), "length" if cut else "stop")] * n
@@ -106,6 +110,8 @@ def policy_sampler(policy, task, row, folder, chat, sampler, seed, images_dir):
         steps = task.gold(row, folder)
     elif policy == "always-yes":
         steps = [task.closing(row["task"], task.ANSWERS[0])]
+    elif policy == "random":
+        steps = task.random_play(row, folder, np.random.default_rng(derive_seed(seed, row["id"], "random")))
     elif policy == "random-windows":
         steps = task.random_windows(row, folder, np.random.default_rng(derive_seed(seed, row["id"], "windows")))
     else:

@@ -26,6 +26,7 @@ import numpy as np
 
 # Names not used here are passed on: scripts and tasks import everything from `protocol`.
 from actions import ANSWER, THINK_CLOSE, Action, ToolCall, decode_arguments, parse_action  # noqa: F401
+from inline import without_inline
 from records import (  # noqa: F401
     Datum,
     ImageChunk,
@@ -393,13 +394,16 @@ def sft_datum(chat: Chat, messages: list, tools: list | None = None, folder=".",
         )
     pictures: list = []
     plain = [_plain_message(chat, message, folder, pictures) for message in messages]
-    text, spans = _render(chat, plain, tools)
+    text, turns = _render(chat, plain, tools)
+    spans = without_inline(text, turns, messages)
     pieces = _encode(chat, text, spans, pictures)
     trained = np.repeat([written for _, written in pieces], [len(chunk) for chunk, _ in pieces])  # bool [L]
     chunks = merge_chunks(chunk for chunk, _ in pieces)
     if not trained.any():
         raise SystemExit("conversation without a trained token: it holds no assistant message")
-    ends = np.flatnonzero(trained & ~np.append(trained[1:], False))  # last trained position of each turn
+    ends = np.flatnonzero(trained & ~np.append(trained[1:], False))  # last trained position of each span
+    if len(ends) == len(spans) > len(turns):  # a pause before an inline result ends no turn
+        ends = ends[[any(end == close for _, close in turns) for _, end in spans]]
     if not set(flat_tokens(chunks)[ends].tolist()) <= set(chat.stop_tokens):
         raise SystemExit(
             f"model {chat.model!r}: its chat template leaves the end-of-turn token outside {{% generation %}}, so the model "

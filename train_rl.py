@@ -144,7 +144,7 @@ def measures(trajectories):
         "reward/std": np.std([t.reward or 0.0 for t in alive]),
         "format_rate": np.mean([t.format_ok for t in alive]),
         "turns_mean": np.mean([len(t.turns) for t in alive]),
-        "tool_calls_mean": len(calls) / len(alive),
+        "tool_calls_mean": (len(calls) + sum(len(turn.inline) for t in alive for turn in t.turns)) / len(alive),
         "tool_errors": sum(turn.observation is not None and not turn.observation.ok for turn in calls),
         "completions/mean_length": np.mean([sum(t.sampled) for t in alive]),
         "clipped_ratio": sum(ends[name] for name in ("length", "max_seq_len")) / len(trajectories),

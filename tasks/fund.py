@@ -358,13 +358,13 @@ def _flat(name, share):
 
 
 def gold(row, folder=None):
-    """The policy that must earn `full_marks` on every row: what the generator knows. Yields (thought, action)."""
+    """The policy that must earn `full_reward` on every row: what the generator knows. Yields (thought, action)."""
     for step in row.get("path") or [row["expected"]]:
         yield "", Action("answer", answer=step["tool"], text=reply_text(step, row.get("form", "react")))
 
 
-def full_marks(row):
-    return fund_rewards.full_marks(row.get("reward_mode", "ground-truth"), row.get("form", "react"))
+def full_reward(row):
+    return fund_rewards.full_reward(row.get("reward_mode", "ground-truth"), row.get("form", "react"))
 
 
 def random_steps(row, folder, rng):

@@ -31,7 +31,7 @@ LOGIC_WORDS_ZH = ("先", "然后", "之前", "因为", "因此", "所以", "需�
 COPIED, STUFFED, VARIED = 0.85, 0.3, 0.4  # shares of a thought's words: from the request, logic words, different ones
 
 
-def full_marks(mode, form="react", penalty=0.0):
+def full_reward(mode, form="react", penalty=0.0):
     """The highest reward that a mode can give. Without thought and plan (`tool-only`) their parts are out of reach."""
     check_mode(mode)
     parts = TRUTH if mode == "ground-truth" else {**RULES, **({"plan": PLAN} if "full" in mode else {})}

@@ -106,11 +106,11 @@ def test_misuse_penalty(mode):
     assert total(mode, reply(), penalty=0.3) == total(mode, reply())
 
 
-def test_full_marks_and_unknown_mode():
-    assert [round(rewards.full_marks(mode), 9) for mode in rewards.MODES] == [0.8, 1.0, 0.8, 1.0, 1.0]
-    assert [round(rewards.full_marks(mode, "tool-only"), 9) for mode in rewards.MODES] == [0.6, 0.6, 0.6, 0.6, 0.7]
+def test_full_reward_and_unknown_mode():
+    assert [round(rewards.full_reward(mode), 9) for mode in rewards.MODES] == [0.8, 1.0, 0.8, 1.0, 1.0]
+    assert [round(rewards.full_reward(mode, "tool-only"), 9) for mode in rewards.MODES] == [0.6, 0.6, 0.6, 0.6, 0.7]
     with pytest.raises(SystemExit, match="reward_mode 'best'"):
-        rewards.full_marks("best")
+        rewards.full_reward("best")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def test_gold_earns_exactly_the_maximum_on_every_row(chat, data, mode, form, tmp
         row = row | {"reward_mode": mode, "misuse_penalty": 0.3}
         trajectory = play(chat, row, gold(row))
         assert trajectory.finish_reason == "answer" and trajectory.format_ok, trajectory.error
-        assert trajectory.reward == pytest.approx(fund.full_marks(row), abs=1e-9), (row["request"], trajectory.parts)
+        assert trajectory.reward == pytest.approx(fund.full_reward(row), abs=1e-9), (row["request"], trajectory.parts)
         assert trajectory.parts["correct"] == trajectory.parts["params_right"] == 1
         assert fund.predict(trajectory) == row["label"] and len(trajectory.turns) == len(row.get("path") or [0])
 
