@@ -463,3 +463,30 @@ def test_help_answers_at_once_and_without_heavy_imports(script):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert time.time() - started < 2.5 and "--" in done.stdout  # 0.3 s on an idle machine
+
+
+def test_P45_a_training_run_is_never_written_over(play):
+    play.output.mkdir()
+    (play.output / "checkpoints.jsonl").write_text("")
+    (play.output / "config.json").write_text("{}")
+    for flags in ([], ["--overwrite"]):
+        with pytest.raises(SystemExit, match="is a training run"):
+            play(always("YES"), *flags)
+    assert (play.output / "config.json").read_text() == "{}"
+
+
+def test_rows_of_one_label_still_give_a_table(play, data, capsys):
+    rows = [row for row in map(json.loads, data.read_bytes().split(b"\n")[:-1]) if row["label"] == "NO"]
+    evaluation.write_jsonl(data, rows)
+    code, report, _ = play(always("NO"))
+    assert code == 0 and report["accuracy"] == 1.0 and report["macro_f1"] is None
+    assert "baseline always_YES" in capsys.readouterr().out
+
+
+def test_labels_are_read_before_anything_is_played(play, data):
+    rows = list(map(json.loads, data.read_bytes().split(b"\n")[:-1]))
+    rows[3]["label"] = "maybe"
+    evaluation.write_jsonl(data, rows)
+    with pytest.raises(SystemExit, match="row 4: label 'maybe'"):
+        play(always("NO"))
+    assert not (play.output / "trajectories.jsonl").exists()
