@@ -89,7 +89,7 @@ def parse_args(argv=None):
 # ---------------------------------------------------------------- what is there
 
 
-def load_rows(path, limit, task=None):
+def load_rows(path, limit, task):
     """Rows of the JSONL, checked: each with an id of its own and messages, and whatever the task's check_row asks."""
     rows = read_jsonl(path)
     if not rows:

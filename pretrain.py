@@ -3,6 +3,8 @@
     python pretrain.py tiny-vlm --objects 300 --held-out 100 --manuals 200 --steps 20 --out models/tiny-smoke      # two minutes on two cores: does it run
     python pretrain.py tiny-vlm --device cuda --workers 16 --batch-size 512 --objects 100000 --held-out 2000 --manuals 20000 --steps 3000   # one GPU
 
+The second command has not been run at that size; the shipped models/tiny-vlm came from an earlier state of this script (its pretraining.json says how).
+
 The result is an ordinary Hugging Face folder (Qwen3-VL architecture, its own small tokenizer, chat template, image processor):
 from SFT on nothing about it is special, and a folder of real weights takes its place by --base-model.
 

@@ -260,7 +260,7 @@ def load_sharegpt(args):
 
 
 def prepare_sft(args):
-    """sft_train.jsonl, sft_val.jsonl, sft_cleaning.jsonl, sft_stats.json and images/ in <output>/spec_o3/sft."""
+    """sft_train.jsonl, sft_val.jsonl, sft_cleaning.jsonl, sft_stats.json and images/ in <output>/<task>/sft."""
     from protocol import write_jsonl
 
     raw, samples = load_sharegpt(args)
@@ -379,7 +379,7 @@ def find_parquet(args):
 
 
 def prepare_bench(args):
-    """bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json, images/ and spectra/ in <output>/spec_o3/rl."""
+    """bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json, images/ and spectra/ in <output>/<task>/rl."""
     from protocol import write_jsonl
 
     seen = sft_sources(args.output / args.task, required=True)
