@@ -372,6 +372,7 @@ def print_table(report):
         lines.append((f"  {name} F1 ({part['count']})", percent(part["f1"], part["f1_low"], part["f1_high"])))
     for name, part in (report.get("baselines") or {}).items():
         lines.append((f"baseline {name}", "  ".join(f"{key} {100 * value:.1f} %" for key, value in part.items() if value is not None)))
+    lines += [tuple(line) for line in report.get("lines") or ()]  # a task's own
     if report["n_ok"]:
         lines.append(("turns", f"{report['mean_turns']:.2f} a trajectory, {report['mean_sampled_tokens']:.0f} tokens"))
     lines.append(("tool calls", f"{report['tool_calls']}, {report['tool_successes']} good; {report['parse_errors']} malformed actions"))

@@ -124,6 +124,13 @@ def parse_args(argv=None):
     parser.add_argument("--train-size", type=whole(1), default=2000, help="synthetic: questions for RL (default: 2000)")
     parser.add_argument("--dev-size", type=whole(0), default=256, help="synthetic: development questions (default: 256)")
     parser.add_argument("--test-size", type=whole(0), default=512, help="synthetic: test questions (default: 512)")
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)  # the task decides which further flags there are
+    first.add_argument("--task", default="spec_o3")
+    name = first.parse_known_args(argv)[0].task
+    source = ROOT / "tasks" / f"{name}.py"
+    if source.is_file() and "\ndef flags(" in source.read_text(encoding="utf-8"):
+        parser.conflict_handler = "resolve"  # a task may give a name its own meaning, as --labels of fund
+        load_task(name).flags(parser.add_argument_group(f"--task {name}"))
     args = parser.parse_args(argv)
 
     if args.smoke:
@@ -137,11 +144,11 @@ def parse_args(argv=None):
         parser.error("--source files needs --spectra DIR")
     owners = {"sft_source": "hub", "bench_source": "hub", "base_model": "hub", "spectra": "files", "labels": "files", "target": "files"}
     for flag, source in owners.items():
-        if getattr(args, flag) is not None and args.source != source:
+        if getattr(args, flag) is not None and args.source != source and args.task == "spec_o3":
             parser.error(f"--{flag.replace('_', '-')} belongs to --source {source}, not to --source {args.source}")
     for flag in ("sft_source", "bench_source", "spectra", "labels"):
         path = getattr(args, flag)
-        if path is not None and not path.exists():
+        if isinstance(path, Path) and not path.exists():
             parser.error(f"--{flag.replace('_', '-')} {path} does not exist")
     return args
 

@@ -347,7 +347,12 @@ def tiny_vlm(args):
         made = workers.imap(job, range(args.objects + args.held_out), chunksize=16)
         held_out = [next(made) for _ in range(args.held_out)]
         tokenizer = build_tokenizer(corpus([parts for _, parts, _ in held_out] + [manual(number, args.seed) for number in range(500)]), args.vocab_size)
-        model = build_model(tokenizer, args.width, args.layers).to(args.device)
+        model = build_model(tokenizer, args.width, args.layers)
+        if args.init:
+            from transformers import AutoModelForImageTextToText, AutoTokenizer
+
+            tokenizer, model = AutoTokenizer.from_pretrained(args.init), AutoModelForImageTextToText.from_pretrained(args.init, dtype=torch.float32)
+        model = model.to(args.device)
         batch_attention(model)
         encoded = [(pictures, *layout(parts, tokenizer, grid)) for pictures, parts, _ in held_out]
         longest = max(len(tokens) for _, tokens, *_ in encoded) + 32
@@ -373,7 +378,7 @@ def tiny_vlm(args):
                 written = text_loss(model, texts, torch.randint(args.manuals, (max(1, args.batch_size // 8),)), args.device)
                 logits, targets = forward_answers(model, take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
             loss = torch.nn.functional.cross_entropy(logits.float(), targets)
-            (loss + written).backward()
+            (loss + args.text_weight * written).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -435,8 +440,10 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=4, help="of the language model and of the vision tower (default: %(default)s)")
     parser.add_argument("--vocab-size", type=int, default=1024, help="(default: %(default)s)")
     # Optimisation
+    parser.add_argument("--init", default="", help="folder of an earlier run to go on from, with a new optimizer (default: from nothing)")
     parser.add_argument("--steps", type=int, default=1500, help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=64, help="picture conversations; an eighth as many manuals (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=2e-3, help="(default: %(default)s)")
+    parser.add_argument("--text-weight", type=float, default=1.0, help="of the manuals' loss beside the pictures' (default: %(default)s)")
     parser.add_argument("--weight-decay", type=float, default=0.05, help="(default: %(default)s)")
     tiny_vlm(parser.parse_args())

@@ -26,6 +26,7 @@ its own; reward and evaluation read the answer in the same way.
 
 import argparse
 import asyncio
+import json
 import math
 import random
 import time
@@ -49,6 +50,7 @@ def parse_args():
     parser.add_argument("--template", help="chat template: a file or a name in templates/ (default: chosen by the model)")
     parser.add_argument("--task", default="spec_o3", help="a module of tasks/ (default: %(default)s)")
     parser.add_argument("--data", type=Path, help="JSONL of questions (default: datasets/<task>/rl/bench_rl_train.jsonl)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="put a value into every row, as in judge=v3 (JSON or text); may be given again")
     parser.add_argument("--pool", type=Path, help="an --output folder of eval.py with several samples a question")
     parser.add_argument("--pool-range", default="1,7", help="with --pool: solved between these times (default: %(default)s)")
     # Rollout
@@ -98,7 +100,16 @@ def load_rows(args, task):
     """Questions, after the pool filter."""
     from protocol import read_jsonl
 
-    rows = read_jsonl(args.data)
+    rows, chosen = read_jsonl(args.data), {}
+    for pair in args.set:
+        name, separator, value = pair.partition("=")
+        if not separator or name in ("", "id", "messages", "label"):
+            raise SystemExit(f"--set {pair!r}: KEY=VALUE with a key of the row other than id, messages and label")
+        try:
+            chosen[name] = json.loads(value)
+        except ValueError:
+            chosen[name] = value
+    rows = [row | chosen if isinstance(row, dict) else row for row in rows]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or "id" not in row or not row.get("messages"):
             raise SystemExit(f"{args.data}, row {number}: needs id and messages; write the file with prepare_data.py bench")
