@@ -14,7 +14,7 @@ if [ "${SMOKE:-0}" = 1 ]; then
     epochs=1 sft_batch=32 rl_steps=2 rl_batch=2 group=4 limit=10
 else
     name=speedrun data=datasets sft_size=2000 train_size=2000 dev_size=512
-    epochs=4 sft_batch=12 rl_steps=80 rl_batch=8 group=8 limit=0
+    epochs=6 sft_batch=12 rl_steps=80 rl_batch=8 group=8 limit=0
 fi
 model=models/tiny-vlm       # made by pretrain.py on objects that nothing below draws from
 episode=(--max-turns 4 --max-tokens 80 --max-seq-len 1024)
@@ -34,11 +34,11 @@ dev=(--data "$data/spec_o3/rl/bench_dev.jsonl" --limit $limit --base-model "$mod
 
 # 2. Cold start: the format, and what a look is good for. All weights but those of the vision tower.
 train train_sft.py $name-sft --base-model "$model" --rank 0 --freeze-vision --data-dir "$data/spec_o3/sft" \
-    --epochs $epochs --batch-size $sft_batch --learning-rate 1.5e-3 --answer-weight 40 --schedule cosine --warmup 0.05 --grad-clip 1
+    --epochs $epochs --batch-size $sft_batch --learning-rate 1.2e-3 --answer-weight 40 --schedule cosine --warmup 0.05 --grad-clip 1
 
-# 3. GRPO through the tool loop: which window is worth a look.
+# 3. GRPO through the tool loop: which window is worth a look. Without the anchor the format drifts at this rate (--kl-coef).
 train train_rl.py $name-rl --state-path runs/$name-sft --data "$data/spec_o3/rl/bench_rl_train.jsonl" "${episode[@]}" \
-    --max-steps $rl_steps --batch-size $rl_batch --group-size $group --learning-rate 2e-4 --warmup-steps 10 --grad-clip 1 --save-every 20
+    --max-steps $rl_steps --batch-size $rl_batch --group-size $group --learning-rate 3e-4 --kl-coef 0.2 --warmup-steps 10 --grad-clip 1 --save-every 20
 
 # 4. Evaluation on held-out objects: base, SFT, RL, and what RL does without looking or looking anywhere.
 "$PYTHON" eval.py --output outputs/$name-base "${dev[@]}"

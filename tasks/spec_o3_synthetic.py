@@ -179,7 +179,7 @@ def uninformative_window(kind, rng):
 
 # ---------------------------------------------------------------- rows
 
-INFORMATIVE_SHARE = 0.35  # of the windows in a demonstration: the rest are for RL to unlearn
+INFORMATIVE_SHARE = 0.5  # of the windows in a demonstration: the rest are for RL to unlearn
 THOUGHT = "Next: {}."
 
 
