@@ -139,7 +139,7 @@ def save_figure(figure, path):
     """Write path.png and path.pdf and say so."""
     import matplotlib.pyplot as plt
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    runs.make_folder(path.parent, "--save")
     for ending in (".png", ".pdf"):
         figure.savefig(path.with_name(path.name + ending))
     plt.close(figure)
@@ -405,7 +405,7 @@ def write_report(folder, path, limit):
     page = template.replace("{{script_hash}}", f"sha256-{fingerprint}").replace("{{title}}", html.escape(folder.resolve().name))
     head, tail = page.split("{{data}}")
     temporary, index, keys, prompts = path.with_name(path.name + ".tmp"), [], {}, read_prompts(folder)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    runs.make_folder(path.parent, "--save")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(head)
         for number, record in enumerate(runs.stream_jsonl(source)):

@@ -93,6 +93,16 @@ def resolve(path, key):
     return path
 
 
+def check_model_name(name):
+    """SystemExit with one line for what can be neither a folder that is here nor a hub id: asking the hub for it would take minutes."""
+    if Path(name).is_dir():
+        if (Path(name) / "checkpoints.jsonl").exists() and not (Path(name) / "config.json").exists():
+            raise SystemExit(f"model {name!r} is a run: give it as --model-path or --state-path")
+        return
+    if name.startswith((".", "/", "~")) or name.count("/") != 1 or Path(name.split("/")[0]).is_dir():
+        raise SystemExit(f"model {name!r}: there is no such folder (and a hub id has the form owner/name)")
+
+
 def read_checkpoints(folder):
     """The lines of checkpoints.jsonl by step, whole or not."""
     path = Path(folder) / "checkpoints.jsonl"

@@ -367,7 +367,9 @@ def print_table(report):
         lines += [(f"pass@{k}", percent(part["value"], part["low"], part["high"])) for k, part in report["pass_at"].items()]
     for key in ("macro_f1", "accuracy", "format_rate"):
         if report.get(key) is not None:
-            lines.append((key, percent(report[key], report[f"{key}_low"], report[f"{key}_high"])))
+            partial = key == "macro_f1" and report["macro_f1_groups"] < len(report["tasks"])
+            over = f"  over {report['macro_f1_groups']} of {len(report['tasks'])} tasks: the others have no positive" if partial else ""
+            lines.append((key, percent(report[key], report[f"{key}_low"], report[f"{key}_high"]) + over))
     for name, part in (report.get("tasks") or {}).items():
         lines.append((f"  {name} F1 ({part['count']})", percent(part["f1"], part["f1_low"], part["f1_high"])))
     for name, part in (report.get("baselines") or {}).items():
@@ -409,7 +411,7 @@ def main(argv=None):
         inject_text(rows, inject)
     if args.output.exists() and not args.output.is_dir():
         raise SystemExit(f"--output {args.output} is a file")
-    args.output.mkdir(parents=True, exist_ok=True)
+    runs.make_folder(args.output, "--output")
     lock = runs.lock_folder(args.output)
     results = open_output(args, identity(args, inject or ""))
     jobs = [(row, index) for row in rows for index in range(args.samples) if (row["id"], index) not in results]

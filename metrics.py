@@ -213,7 +213,7 @@ def binary_report(labels, predictions, groups=None, format_ok=None, ids=None, po
     draws, macro_draws = group_f1(bootstrap_sums(counts.reshape(len(counts), -1), seed=seed).reshape(-1, len(names), 4))
     totals = counts.sum(axis=0)  # [groups, 4]
     report["tasks"] = {name: _group_report(name, known, totals[i], draws[:, i], positive, seed) for i, name in enumerate(names)}
-    report["macro_f1"] = _number(group_f1(totals)[1])
+    report["macro_f1"], report["macro_f1_groups"] = _number(group_f1(totals)[1]), int(np.isfinite(group_f1(totals)[0]).sum())
     report["macro_f1_low"], report["macro_f1_high"] = interval(macro_draws)
     report["correct"] = sum(label == prediction for label, prediction in zip(labels, predictions))
     report |= _flat("accuracy", share_report(_right_by_id(known), seed))

@@ -431,7 +431,6 @@ if __name__ == "__main__":
     parser.add_argument("--out", default="models/tiny-vlm", help="Hugging Face folder to write (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    # Data
     parser.add_argument("--objects", type=int, default=20000, help="distinct spectra to draw (default: %(default)s)")
     parser.add_argument("--held-out", type=int, default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
     parser.add_argument("--manuals", type=int, default=5000, help="distinct tool manuals (default: %(default)s)")
@@ -439,11 +438,9 @@ if __name__ == "__main__":
     parser.add_argument("--workers", type=int, default=2, help="processes that draw pictures (default: %(default)s)")
     parser.add_argument("--picture-size", type=lambda text: [int(side) for side in text.split("x")], default=[224, 96], help="pixels, multiples of 32 (default: 224x96)")
     parser.add_argument("--jitter", type=int, default=2, help="pixels by which a batch's pictures are moved at random (default: %(default)s)")
-    # Model
     parser.add_argument("--width", type=int, default=128, help="(default: %(default)s)")
     parser.add_argument("--layers", type=int, default=4, help="of the language model and of the vision tower (default: %(default)s)")
     parser.add_argument("--vocab-size", type=int, default=1024, help="(default: %(default)s)")
-    # Optimisation
     parser.add_argument("--init", default="", help="folder of an earlier run to go on from, with a new optimizer (default: from nothing)")
     parser.add_argument("--steps", type=int, default=1500, help="(default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=64, help="picture conversations; an eighth as many manuals (default: %(default)s)")

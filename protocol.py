@@ -20,12 +20,12 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 # Names not used here are passed on: scripts and tasks import everything from `protocol`.
 from actions import ANSWER, THINK_CLOSE, Action, ToolCall, decode_arguments, parse_action  # noqa: F401
+from checkpoints import check_model_name
 from inline import without_inline
 from records import (  # noqa: F401
     Datum,
@@ -48,8 +48,7 @@ IMAGE_PAD = "<|image_pad|>"
 THINK_OPEN = "<think>\n"
 SENTINEL = "SENTINEL7f3a"  # stands for the model's text where a template is rendered only for what comes after it
 PICTURES_KEPT = 1024  # prepared pictures in memory, each some 20-60 kB
-_lock = threading.RLock()  # neither template trackers nor fast tokenizers like two threads at once
-_picture_lock = threading.RLock()
+_lock, _picture_lock = threading.RLock(), threading.RLock()  # neither template trackers nor fast tokenizers like two threads at once
 
 
 @dataclass
@@ -57,8 +56,8 @@ class Chat:
     """A model's tokenizer, image processor (None: text only) and chat template, as `load_chat` found them."""
 
     model: str
-    tokenizer: Any
-    image_processor: Any
+    tokenizer: object
+    image_processor: object
     template: str
     image_token_id: int | None
     end_token: int  # the token that ends a turn
@@ -84,6 +83,7 @@ def load_chat(model: str, revision: str | None = None, template: str | None = No
     """
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
+    check_model_name(str(model))
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
         config = AutoConfig.from_pretrained(model, revision=revision)

@@ -111,6 +111,16 @@ def parse_args(parser, argv=None):
     return args
 
 
+def make_folder(path, flag):
+    """The folder, with its parents; one line if it can't be made or written into."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "no permission to write there")
+    except OSError as error:
+        raise SystemExit(f"{flag} {path}: {error.strerror}; choose another place") from None
+
+
 def load_module(folder, name):
     """tasks/<name>.py or backends/<name>.py; an unknown name stops with the names there are."""
     mark = {"tasks": "\ndef start(", "backends": "\nasync def create_sampler("}[folder]  # other files there are helpers
@@ -192,7 +202,7 @@ def open_run(name, args, resume=None):
             raise SystemExit(f"{folder} exists: go on with --resume {folder}, begin again with --overwrite, or choose another --run-name")
         if folder.exists() and not (folder / "config.json").exists() and {entry.name for entry in folder.iterdir()} - {".lock"}:
             raise SystemExit(f"{folder} holds files that are not of a run: choose another --run-name")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, "--run-name")
     old = _read_config(folder) if resume else None
     config = {"name": name, "flags": flags, "seed": flags.get("seed"), **environment()}
     run = Run(folder, folder.resolve().name, config, getattr(args, "keep_last", 3))

@@ -22,7 +22,6 @@ import functools
 import hashlib
 import inspect
 import io
-import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from checkpoints import check_model_name
 from protocol import TextChunk
 
 NEVER = -1e9  # a logit that makes a token impossible; finite, so that probability * logit is 0 and not NaN
@@ -320,6 +320,14 @@ def micro_batches(lengths: list[int], budget: int) -> list[list[int]]:
 # loading
 
 
+def check_device(device):
+    """SystemExit with one line if torch can't compute on `device`."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise SystemExit(f"--device {device}: torch can't use it here ({str(error).splitlines()[0].rstrip('.')}); --device cpu always works") from None
+
+
 def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, revision=None) -> Model:
     """Model of a Hugging Face folder or hub id. device "auto": a GPU if there is one; dtype "auto": float32 on a CPU, bfloat16 on a GPU.
 
@@ -331,9 +339,9 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
     logging.disable_progress_bar()
     name = str(name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    check_device(device)
     dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
-    if not os.path.isdir(name) and (name.startswith((".", "/", "~")) or name.count("/") != 1 or os.path.isdir(name.split("/")[0])):
-        raise SystemExit(f"model {name!r}: there is no such folder (and a hub id has the form owner/name)")
+    check_model_name(name)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)
         vision = type(config) in AutoModelForImageTextToText._model_mapping

@@ -17,6 +17,7 @@ import numpy as np
 
 from tasks.spec_o3_data import stop
 
+MAX_FLUX = 1e30
 MIN_PIXELS = 10
 EXPECTED = (
     "a table COADD with loglam or WAVELENGTH, FLUX, IVAR (SDSS, LAMOST), an image with rows flux, ivar, wavelength (older LAMOST), "
@@ -218,5 +219,7 @@ def check_spectrum(spectrum, where):
         good &= np.isfinite(ivar) & (ivar > 0)
     if good.sum() < MIN_PIXELS:
         stop(where, f"{good.sum()} usable pixels (finite flux, positive inverse variance); at least {MIN_PIXELS} are needed")
+    if np.abs(flux[good]).max() > MAX_FLUX:
+        stop(where, f"flux of {np.abs(flux[good]).max():.3g}: beyond {MAX_FLUX:.0g} no axis can be drawn; divide by a constant, units don't matter")
     clean = spectrum | {"wavelength": wavelength[good], "flux": flux[good], "ivar": None if ivar is None else ivar[good]}
     return clean, int((~good).sum())

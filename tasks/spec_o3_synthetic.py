@@ -269,6 +269,8 @@ def _write_splits(args, folder, sizes, demonstrate, stats_name):
 def prepare_sft(args):
     """Scripted demonstrations: sft_train.jsonl, sft_val.jsonl, sft_stats.json and their pictures."""
     held_out = max(1, round(args.sft_size * args.val_fraction))
+    if held_out >= args.sft_size:
+        raise SystemExit(f"--val-fraction {args.val_fraction:g} holds out all {args.sft_size} demonstrations, which leaves nothing to train on")
     sizes = {"sft_train": ("sft-train", args.sft_size - held_out), "sft_val": ("sft-val", held_out)}
     _write_splits(args, Path(args.output) / args.task / "sft", sizes, True, "sft_stats.json")
 

@@ -490,3 +490,20 @@ def test_labels_are_read_before_anything_is_played(play, data):
     with pytest.raises(SystemExit, match="row 4: label 'maybe'"):
         play(always("NO"))
     assert not (play.output / "trajectories.jsonl").exists()
+
+
+def test_macro_f1_says_over_how_many_tasks_it_is(play, data, capsys):
+    rows = list(map(json.loads, data.read_bytes().split(b"\n")[:-1]))
+    kinds = sorted({row["task"] for row in rows})
+    assert len(kinds) > 1 and all(any(row["task"] == kind and row["label"] == "YES" for row in rows) for kind in kinds)
+    evaluation.write_jsonl(data, [row for row in rows if row["task"] != kinds[0] or row["label"] == "NO"])
+    _, report, _ = play(always("YES"))
+    assert report["macro_f1_groups"] == len(kinds) - 1
+    assert f"over {len(kinds) - 1} of {len(kinds)} tasks" in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_made_is_one_line(play, tmp_path):
+    (tmp_path / "file").write_text("")
+    play.output = tmp_path / "file" / "inside"
+    with pytest.raises(SystemExit, match="--output .*inside: .*choose another place"):
+        play(always("NO"))

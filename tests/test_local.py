@@ -544,6 +544,8 @@ def test_what_cannot_be_loaded_is_one_line(make, folders, tmp_path):  # noqa: F8
         ("no such folder", lambda: load_trainer(tmp_path / "none", with_optimizer=False)),
         ("no optimizer.pt", lambda: load_trainer(tmp_path / "none")),
         ("adapter folder", lambda: create_trainer(adapter)),
+        ("--device cuda:99: torch can't use it here", lambda: create_trainer(folders("qwen3"), device="cuda:99")),
+        ("--device abacus: torch can't use it here", lambda: create_trainer(folders("qwen3"), device="abacus")),
         ("rank -1", lambda: create_trainer(folders("qwen3"), -1)),
         ("language model only", lambda: create_trainer(folders("qwen3_vl"), 4, train_vision=True)),
     ]

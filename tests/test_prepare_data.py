@@ -1,10 +1,12 @@
 """prepare_data.py: its flags, and the folders that are complete or not there. No network."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -179,3 +181,20 @@ def test_P36_workers_do_not_outlive_the_run(tmp_path, how):
     while any(spec_o3_data.is_alive(int(pid)) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert len(workers) == 3 and not any(spec_o3_data.is_alive(int(pid)) for pid in workers)
+
+
+def test_P50_holding_out_every_demonstration_is_refused(tmp_path):
+    with pytest.raises(SystemExit, match="--val-fraction 1 holds out all 2 demonstrations"):
+        from tasks import spec_o3
+
+        spec_o3.prepare_sft(prepare_data.parse_args(f"sft --sft-size 2 --val-fraction 1 --output {tmp_path}".split()))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_task_brings_its_own_flags(tmp_path, monkeypatch):
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "toy.py").write_text("def start(row): ...\ndef flags(group): group.add_argument('--labels', choices=('right', 'wrong'), default='right')\n")
+    monkeypatch.setattr(prepare_data, "ROOT", tmp_path)
+    monkeypatch.setattr(prepare_data, "load_task", lambda name: types.SimpleNamespace(**runpy.run_path(str(tmp_path / "tasks" / f"{name}.py"))))
+    assert prepare_data.parse_args("--task toy --labels wrong".split()).labels == "wrong"
+    assert prepare_data.parse_args([]).labels is None

@@ -87,6 +87,7 @@ BROKEN = {
     "nanometres": (lambda w, f: w.__itruediv__(10), r"run from 380 to 900; expected Å"),
     "log10": (lambda w, f: w.__setitem__(slice(None), np.log10(w)), r"expected Å"),
     "all NaN": (lambda w, f: f.fill(np.nan), r"no flux is a finite number"),
+    "enormous flux": (lambda w, f: f.__setitem__(3, 1e308), r"flux of 1e\+308: beyond 1e\+30"),
     "few pixels": (lambda w, f: f.__setitem__(slice(9, None), np.nan), r"9 usable pixels.*at least 10"),
 }
 
