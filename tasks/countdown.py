@@ -320,14 +320,14 @@ def distilled(rows, records):
 
 
 def prepare_sft(args):
-    """sft/: the program teacher's demonstrations, or a model's own right answers (`distil`: an evaluation's folder, on bench_train)."""
-    from tasks.spec_o3_data import fresh_folder, split_sources, write_json
+    """sft/: the program teacher's demonstrations, or a model's own right answers (`distil`: an evaluation's folder, on bench_rl_train)."""
+    from datafiles import fresh_folder, split_sources, write_json
 
     settings, root = options(args), Path(args.output) / "countdown"
     if getattr(args, "distil", None):
-        rows = distilled(read_jsonl(root / "rl" / "bench_train.jsonl"), read_jsonl(Path(args.distil) / "trajectories.jsonl", partial=True))
+        rows = distilled(read_jsonl(root / "rl" / "bench_rl_train.jsonl"), read_jsonl(Path(args.distil) / "trajectories.jsonl", partial=True))
         if not rows:
-            raise SystemExit(f"{args.distil}: no right answer to a question of {root / 'rl' / 'bench_train.jsonl'}")
+            raise SystemExit(f"{args.distil}: no right answer to a question of {root / 'rl' / 'bench_rl_train.jsonl'}")
     else:
         rng, rows = random.Random(f"{args.seed}-sft-words"), []
         for count, size in share_out(args.sft_size, settings["counts"]).items():
@@ -347,23 +347,23 @@ def prepare_sft(args):
 
 
 def prepare_bench(args):
-    """rl/: bench_train (pool), bench_dev, bench_test (held-out questions, at most 100 of a kind), bench_test_heldout (other wordings)."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """rl/: bench_rl_train (pool), bench_dev, bench_test (held-out questions, at most 100 of a kind), bench_test_heldout (other wordings)."""
+    from datafiles import fresh_folder, write_json
 
     settings, rng = options(args), random.Random(f"{args.seed}-bench-words")
-    parts = {name: [] for name in ("bench_train", "bench_dev", "bench_test", "bench_test_heldout")}
+    parts = {name: [] for name in ("bench_rl_train", "bench_dev", "bench_test", "bench_test_heldout")}
     sizes = [share_out(size, settings["counts"]) for size in (args.train_size, args.dev_size, args.test_size)]
     for count in settings["counts"]:
         train, dev, test = (size[count] for size in sizes)
         pool = teacher.pool_indices(count, args.seed, train, "train")
-        parts["bench_train"] += [make_row(count, i, args.seed, settings, rng) for i in pool]
+        parts["bench_rl_train"] += [make_row(count, i, args.seed, settings, rng) for i in pool]
         parts["bench_dev"] += [make_row(count, i, args.seed, settings) for i in list(range(*teacher.DEV))[:dev]]
         for i in list(range(*teacher.HELD_OUT))[:test]:
             parts["bench_test"].append(make_row(count, i, args.seed, settings))
             parts["bench_test_heldout"].append(make_row(count, i, args.seed, settings, held=True))
-    random.Random(args.seed).shuffle(parts["bench_train"])
+    random.Random(args.seed).shuffle(parts["bench_rl_train"])
     keys = {name: {teacher.key(row["numbers"], row["target"]) for row in part} for name, part in parts.items()}
-    assert not keys["bench_train"] & (keys["bench_dev"] | keys["bench_test"]), "a question of the pool is held out too"
+    assert not keys["bench_rl_train"] & (keys["bench_dev"] | keys["bench_test"]), "a question of the pool is held out too"
     with fresh_folder(Path(args.output) / "countdown" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():
             write_jsonl(folder / f"{name}.jsonl", part)

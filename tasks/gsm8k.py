@@ -209,7 +209,7 @@ def choose_prompt(args):
 
 def prepare_sft(args):
     """sft/: the published solutions as demonstrations, sft_size of them (validation included), drawn by seed."""
-    from tasks.spec_o3_data import fresh_folder, split_sources, write_json
+    from datafiles import fresh_folder, split_sources, write_json
 
     rows = load_rows(args, "train", choose_prompt(args))
     rows = random.Random(f"{args.seed}-sft").sample(rows, min(len(rows), getattr(args, "sft_size", len(rows))))
@@ -224,20 +224,20 @@ def prepare_sft(args):
 
 
 def prepare_bench(args):
-    """rl/: bench_train (train split), bench_dev (test[0:200]), bench_test (test[200:500]), and the last two again with the other prompt."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """rl/: bench_rl_train (train split), bench_dev (test[0:200]), bench_test (test[200:500]), and the last two again with the other prompt."""
+    from datafiles import fresh_folder, write_json
 
     prompt = choose_prompt(args)
     other = next(name for name in PROMPTS if name != prompt)
     train = load_rows(args, "train", prompt)
     size = min(len(train), getattr(args, "train_size", None) or len(train))
-    parts = {"bench_train": random.Random(f"{args.seed}-train").sample(train, size)}
+    parts = {"bench_rl_train": random.Random(f"{args.seed}-train").sample(train, size)}
     for ending, wording in (("", prompt), (f"_{other}", other)):
         test = load_rows(args, "test", wording)
         if len(test) < SLICES["test"][1]:
             raise SystemExit(f"the test split has {len(test)} rows, the slices need {SLICES['test'][1]}: is it the file of GSM8K?")
         parts |= {f"bench_{name}{ending}": test[slice(*bounds)] for name, bounds in SLICES.items()}
-    known = {question_key(row) for row in parts["bench_train"]}
+    known = {question_key(row) for row in parts["bench_rl_train"]}
     shared = [row["id"] for name in ("bench_dev", "bench_test") for row in parts[name] if question_key(row) in known]
     with fresh_folder(Path(args.output) / "gsm8k" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():

@@ -79,7 +79,7 @@ def test_rows(source, tmp_path):
     rl, sft = tmp_path / "gsm8k" / "rl", tmp_path / "gsm8k" / "sft"
     parts = {path.stem: read_jsonl(path) for path in rl.glob("*.jsonl")}
     assert {name: len(part) for name, part in parts.items()} == {
-        "bench_train": 24, "bench_dev": 200, "bench_test": 300, "bench_dev_r1": 200, "bench_test_r1": 300}  # fmt: skip
+        "bench_rl_train": 24, "bench_dev": 200, "bench_test": 300, "bench_dev_r1": 200, "bench_test_r1": 300}  # fmt: skip
     assert [row["source_name"] for row in parts["bench_dev"]] == [f"test-{n}" for n in range(200)]
     assert [row["source_name"] for row in parts["bench_test_r1"]] == [f"test-{n}" for n in range(200, 500)]
     assert (
@@ -128,7 +128,7 @@ def test_the_published_files(tmp_path, chat):
     """All 7,473 and 1,319 rows have a readable label, and every published solution is right in both forms."""
     gsm8k.prepare_bench(arguments(tmp_path, bench_source=DATA, train_size=100000))
     rl = tmp_path / "gsm8k" / "rl"
-    assert len(read_jsonl(rl / "bench_train.jsonl")) == 7473
+    assert len(read_jsonl(rl / "bench_rl_train.jsonl")) == 7473
     for prompt in ("r1", "neutral"):
         rows = [gsm8k.make_row(record, "test", n, prompt, DATA) for n, record in enumerate(gsm8k.load_split(DATA, "test"))]
         assert len(rows) == 1319 and all(gsm8k.same(gsm8k.read_number(gsm8k.demonstration(row)), row["label"]) for row in rows)

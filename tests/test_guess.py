@@ -90,7 +90,7 @@ def test_a_turn_that_ends_after_a_guess_goes_on_as_a_conversation(chat):
 
 def test_gold_earns_the_maximum_on_every_row(chat, tmp_path):
     guess.prepare_bench(arguments(tmp_path, templates=4, test_size=60))
-    rows = [row for name in ("train", "train_easy", "dev", "test") for row in read_jsonl(tmp_path / "guess" / "rl" / f"bench_{name}.jsonl")]
+    rows = [row for name in ("rl_train", "rl_train_easy", "dev", "test") for row in read_jsonl(tmp_path / "guess" / "rl" / f"bench_{name}.jsonl")]
     assert len(rows) == 24 + 24 + 12 + 60 and {row["task"] for row in rows} == {"guess-train", "guess-heldout", "guess-1000"}
     for row in rows:
         t, _ = play(guess, row, chat, list(guess.gold(row)))
@@ -117,7 +117,7 @@ def test_rows_and_demonstrations(tmp_path):
     assert {row["high"] for row in test if row["task"] == "guess-1000"} == {1000}
     opening = guess.HELD_TEMPLATES[0][:9], guess.HELD_TEMPLATES[1][:9]
     assert all(row["messages"][0]["content"].startswith(opening) == (row["task"] == "guess-heldout") for row in test)
-    easy = read_jsonl(root / "rl" / "bench_train_easy.jsonl")
+    easy = read_jsonl(root / "rl" / "bench_rl_train_easy.jsonl")
     assert max(int(row["label"]) for row in easy) <= 20 and "20" in easy[0]["messages"][0]["content"]
     before = (root / "rl" / "bench_test.jsonl").read_bytes()
     guess.prepare_bench(arguments(tmp_path, test_size=300))
