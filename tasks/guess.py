@@ -16,6 +16,7 @@ The demonstrations are those of a player: `bisection`, the program teacher, or `
 taught by the careless one stands where a pretrained model stands before any demonstration of the game: it can play, badly.
 """
 
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -110,6 +111,16 @@ class Episode:
         return Observation(said, ok=self.last != "invalid", done=self.over(), role="user")
 
 
+def check_row(row):
+    """What is wrong with a row, or ""."""
+    for key in ("high", "max_guesses"):
+        if not isinstance(row.get(key), int) or row[key] < 1:
+            return f"{key} {row.get(key)!r}: a whole number from 1"
+    if not re.fullmatch("[0-9]+", str(row.get("label"))) or not 1 <= int(row["label"]) <= row["high"]:
+        return f"label {row.get('label')!r}: the secret, a whole number from 1 to {row['high']}"
+    return ""
+
+
 def start(row, folder):
     return Episode(row["messages"], int(row["label"]), row["high"], row["max_guesses"])
 
@@ -160,14 +171,29 @@ def metrics(rows, trajectories):
             known = [(f"{name}, 1 to {high}", value) for high, guesses in games for name, value in floors(high, guesses).items()]
             report["baselines"] = {name: {"success": value} for name, value in known}
         else:
-            report["groups"][group] = part
-    return report
+            report["groups"][group] = part | {"n": share["n"], "high": max(row["high"] for row, *_ in chosen)}
+    return report | {"lines": lines(report["groups"])}
+
+
+def lines(groups):
+    """What eval.py prints: one line a column with its success, one with how it was played."""
+    from tables import number, percent, share_text
+
+    out = []
+    for name, part in groups.items():
+        share = {"value": part["accuracy"], "low": part["accuracy_low"], "high": part["accuracy_high"], "n": part["n"]}
+        out.append([name, share_text(share)])
+        out.append(["  guesses when right", f"{number(part['guesses_when_right'])}; bisection on the same {number(part['bisection_on_the_same'])}, "
+                    f"log2 {part['high']} = {math.log2(part['high']):.2f}"])  # fmt: skip
+        out.append(["  of the guesses", f"bisecting {percent(part['bisecting_share']).strip()}, possible {percent(part['consistent_share']).strip()}, "
+                    f"invalid {percent(part['invalid_share']).strip()}; observations made up: {part['fabricated']}"])  # fmt: skip
+    return out
 
 
 def behaviour(chosen):
     """Of [(row, trajectory, game)]: guesses when right, share of invalid guesses, of guesses inside the interval still possible, and how
-    far from its middle they lie (0: bisection; a uniform draw: about 1/4), as a share of its width."""
-    needed, ideal, inside, off, made, invalid, fakes = [], [], [], [], 0, 0, 0
+    far from its middle they lie (0: bisection; a uniform draw: about 1/4), as a share of its width; and the share that halve it exactly."""
+    needed, ideal, inside, off, made, invalid, fakes, halves = [], [], [], [], 0, 0, 0, 0
     for row, t, game in chosen:
         fakes += fabricated(t)
         low, high = 1, row["high"]
@@ -180,6 +206,7 @@ def behaviour(chosen):
                 inside.append(low <= guess <= high)
             if low <= guess <= high:
                 off.append(abs(guess - (low + high) / 2) / (high - low + 1))
+                halves += abs(2 * guess - low - high) <= 1
             low, high = (max(low, guess + 1), high) if said == "higher" else (low, min(high, guess - 1))
         if game and game[-1][1] == "correct":
             needed.append(len(game))
@@ -188,6 +215,7 @@ def behaviour(chosen):
     return {
         "guesses_when_right": mean(needed), "bisection_on_the_same": mean(ideal), "guesses_mean": made / len(chosen) if chosen else None,
         "invalid_share": invalid / made if made else None, "consistent_share": mean(inside), "off_middle": mean(off), "fabricated": fakes,
+        "bisecting_share": halves / made if made else None,
     }  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def test_reward_is_the_number_and_nothing_else(chat):
 
 def test_rows(source, tmp_path):
     """Slices [0:200] and [200:500] of test, train drawn by seed, the label nowhere in a prompt, calculator marks gone."""
-    gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=24))
+    gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=24, dev_size=None, test_size=None))
     gsm8k.prepare_sft(arguments(tmp_path, bench_source=source, prompt="r1"))
     rl, sft = tmp_path / "gsm8k" / "rl", tmp_path / "gsm8k" / "sft"
     parts = {path.stem: read_jsonl(path) for path in rl.glob("*.jsonl")}
@@ -96,7 +96,7 @@ def test_rows(source, tmp_path):
 
 
 def test_bad_input_is_one_line(source, tmp_path):
-    with pytest.raises(SystemExit, match="no gsm8k_train.jsonl and no train.jsonl"):
+    with pytest.raises(SystemExit, match="no gsm8k_train.jsonl and no train.jsonl there"):
         gsm8k.prepare_bench(arguments(tmp_path, bench_source=tmp_path))
     with pytest.raises(SystemExit, match="--prompt chat: there are r1, neutral"):
         gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, prompt="chat"))
@@ -114,7 +114,7 @@ def test_bad_input_is_one_line(source, tmp_path):
 def test_gold_earns_full_reward(source, tmp_path, chat):
     gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=10))
     rl = tmp_path / "gsm8k" / "rl"
-    rows = [row for name in ("train", "dev", "test", "dev_r1", "test_r1") for row in read_jsonl(rl / f"bench_{name}.jsonl")[:10]]
+    rows = [row for name in ("rl_train", "dev", "test", "dev_r1", "test_r1") for row in read_jsonl(rl / f"bench_{name}.jsonl")[:10]]
     played = [play(gsm8k, row, chat, list(gsm8k.gold(row)))[0] for row in rows]
     assert {t.reward for t in played} == {1.0 == gsm8k.full_reward(rows[0]) and 1.0}
     report = gsm8k.metrics(rows, played)
