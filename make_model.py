@@ -86,8 +86,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.width % 32:
         parser.error(f"--width {args.width} is no multiple of 32")
-    if args.out.exists() and any(args.out.iterdir()):
-        raise SystemExit(f"--out {args.out} is not empty: choose another folder")
+    if args.out.is_file() or (args.out.exists() and any(args.out.iterdir())):
+        raise SystemExit(f"--out {args.out} is not an empty folder: choose another")
     texts = read_texts(args.texts)
     import torch
 

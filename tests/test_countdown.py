@@ -322,7 +322,7 @@ def test_ask_an_expert(chat):
     assert (t.finish_reason, t.parts["fabricated"]) == ("invalid_action", -0.2)
 
 
-def test_a_dead_expert_is_an_error_not_a_wrong_answer(chat, monkeypatch, tmp_path):
+def test_P41_a_dead_expert_is_an_error_not_a_wrong_answer(chat, monkeypatch, tmp_path):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(countdown, "CACHE", tmp_path)
     dead = row(tool="calc+ask", expert={"kind": "remote", "url": "http://127.0.0.1:9/v1", "model": "m"})
@@ -406,7 +406,7 @@ def test_demonstrations_and_self_distillation(tmp_path, chat):
     "--counts 5"),
     ({"tool": "calc+ask", "expert": "remote"}, "--expert-url"), ({"train_size": 10**6}, "the pool has 90000"),
 ])  # fmt: skip
-def test_bad_flags_are_one_line(tmp_path, flags, words):
+def test_P50_bad_flags_are_one_line(tmp_path, flags, words):
     with pytest.raises(SystemExit, match=re.escape(words)):
         countdown.prepare_bench(arguments(tmp_path, **flags))
     assert not list(tmp_path.rglob("*.jsonl"))

@@ -72,6 +72,16 @@ def test_reward_is_the_number_and_nothing_else(chat):
     assert gsm8k.reward(row, t) == (None, {}) and gsm8k.predict(t) is None
 
 
+@pytest.mark.parametrize("written", [
+    "<think>\n#### 12\n</think>\n\nfour", "<think>\n12\n</think>\n\n" + " ".join(map(str, range(100))), "<think>\n</think>\n\n#### 11\n#### 13 12",
+    "<think>\n</think>\n\n<answer>12</answer><answer>13</answer>", "<think>\n</think>\n\ntwelve", "<think>\n</think>\n\n#### " + "12" * 30,
+])  # fmt: skip
+def test_probe_only_the_last_number_pays(chat, written):
+    """Numbers in the thoughts, many numbers, several marks, two answers: none pays unless what is read, and only that, is right."""
+    t, _ = play(gsm8k, gsm8k.make_row(RECORD, "test", 0, "neutral", "file"), chat, [written])
+    assert t.reward == 0.0
+
+
 def test_rows(source, tmp_path):
     """Slices [0:200] and [200:500] of test, train drawn by seed, the label nowhere in a prompt, calculator marks gone."""
     gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=24, dev_size=None, test_size=None))

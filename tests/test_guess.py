@@ -9,6 +9,7 @@ from helpers import tiny_folder
 from inline_helpers import arguments, check_record, play
 
 from protocol import load_chat, read_jsonl
+from rollout import Trajectory, Turn
 from tasks import guess
 
 ROW = guess.make_row("train", 0, 37, 100, 10, guess.TEMPLATES[:1], random.Random(0))
@@ -70,6 +71,18 @@ def test_fabricated_observation_ends_the_game_and_costs(chat):
     t, _ = play(guess, ROW, chat, ["<think>\nhm\n</think>\n\n<guess>50</guess><obs>correct</obs>"], stops=["</obs>"])
     assert (t.finish_reason, t.reward) == ("invalid_action", -0.2)
     assert "<obs>" in check_record(chat, t)  # its own writing is trained (downwards); only what was injected is not
+
+
+@pytest.mark.parametrize("written, reward", [
+    ("<guess>" + " ".join(map(str, range(1, 101))) + "</guess>", 0.0),  # all numbers in one guess
+    ("".join(f"<guess>{k}</guess>" for k in range(1, 101)), 0.0),  # more guesses than there are, in one breath: the eleventh counts no more
+    ("".join(f"<guess>{k}</guess>" for k in (1, 2, 37)), 0.9),  # guesses that nobody stopped at are counted and priced
+    ("<guess>50</guess> higher <guess>37 or 36</guess>", 0.0), ("<guess>50<guess>37</guess></guess>", 1.0), ("it is 37", 0.0),
+])  # fmt: skip
+def test_probe_no_cheaper_way_to_hit(written, reward):
+    """The reward plays the record again: what the text claims, or how it is packed, changes nothing."""
+    t = Trajectory("a", "guess-train", turns=[Turn([], [], text=written)], finish_reason="answer")
+    assert guess.reward(ROW, t)[0] == reward
 
 
 def test_saying_correct_is_not_being_correct(chat):

@@ -139,7 +139,7 @@ def test_set_takes_another_judge_for_the_same_rows(prepare, model, tmp_path, cap
         evaluate("countdown", test, tmp_path / "gold", model, "--policy", "gold", "--limit", "1")
 
 
-def test_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, monkeypatch):
+def test_P50_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, monkeypatch):
     test = prepare("countdown", "--counts 3 --test-size 6", stage="bench") / "rl" / "bench_test.jsonl"
     for pair, says in (("judge=v9", "row 1: judge 'v9': there are v1, v2, v2.1, v3"), ("max_new=many", "max_new 'many'"), ("label=1", "--set 'label=1'"),
                        ("judge", "KEY=VALUE")):  # fmt: skip

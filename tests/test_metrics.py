@@ -181,7 +181,7 @@ def test_published_rows_agree_with_themselves():
             assert row["macro_f1"] == pytest.approx(np.mean(list(row["f1"].values())), abs=1e-4), row["name"]
 
 
-def test_solved_sets_by_hand():
+def test_P40_solved_sets_by_hand():
     """Four problems, two samples each. k = 2: the sets themselves. k = 1: expected sizes, 1 x 1/2 + 1/2 x 1 + 0 + 0 = 1 in both."""
     first = {"a": [1, 1], "b": [1, 0], "c": [0, 1], "d": [0, 0]}
     second = {"a": [1, 0], "b": [1, 1], "c": [0, 0], "d": [0, 0]}
