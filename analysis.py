@@ -3,6 +3,8 @@
     python analysis.py curves runs/spec-o3-rl                                 # metrics.jsonl -> curves.png, curves.pdf
     python analysis.py compare outputs/base outputs/sft outputs/rl --published    # four panels with intervals
     python analysis.py paired outputs/sft outputs/rl                          # is the difference more than chance?
+    python analysis.py solved outputs/sft outputs/rl                          # which rows each solves within 1, 8, 64 samples
+    python analysis.py cross outputs/sft-r1 outputs/sft-neutral outputs/rl-r1 outputs/rl-neutral    # models against data sets or wordings
     python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
@@ -11,20 +13,20 @@ too (tasks/spec_o3_published.json). Intervals are 95 %: Wilson for shares, boots
 """
 
 import argparse
-import base64
-import hashlib
-import html
 import json
 import re
 import sys
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
 
+import comparing
 import metrics
 import runs
+from comparing import read_output
 from protocol import read_jsonl
+from tables import markdown
+from viewer import write_report
 
 ROOT = Path(__file__).resolve().parent
 PUBLISHED = ROOT / "tasks" / "spec_o3_published.json"
@@ -57,6 +59,10 @@ def parse_args(argv=None):
     for sub in (curves, compare, table):
         sub.add_argument("--names", help="names to show instead of the folders', with commas")
     command("paired", "compare two evaluations on the rows that both have", "OUTPUT", 2)
+    solved = command("solved", "compare the sets of rows that two evaluations solve within k samples", "OUTPUT", 2)
+    solved.add_argument("--pass-at", metavar="K,K", help="these k (default: 1, 8, 64 as far as there are samples, and all samples)")
+    cross = command("cross", "print models against data sets or wordings: one evaluation a cell", "OUTPUT", "+")
+    cross.add_argument("--by-task", action="store_true", help="columns are the kinds of rows within each evaluation, not its file")
     report = command("report", "write the trajectories of an evaluation or a run as one HTML file", "FOLDER", 1)
     report.add_argument("--limit", type=runs.number(int, 0), default=1000, help="trajectories, taken evenly; 0 = all (default: 1000)")
     report.add_argument("--save", type=Path, help="file to write (default: FOLDER/report.html)")
@@ -67,22 +73,14 @@ def parse_args(argv=None):
     if len(names) != len(args.folders):
         parser.error(f"--names has {len(names)} names for {len(args.folders)} folders")
     args.names = names
+    try:
+        args.pass_at = sorted({runs.number(int, 1)(k) for k in args.pass_at.split(",")}) if getattr(args, "pass_at", None) else []
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--pass-at {args.pass_at!r}: whole numbers from 1 with commas, as in 1,8 ({error})")
     return args
 
 
 # ---------------------------------------------------------------- reading
-
-
-def read_output(folder):
-    """metrics.json of an evaluation."""
-    try:
-        return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    except OSError:
-        begun = (folder / "trajectories.jsonl").exists()
-        hint = "run eval.py again, it goes on where it stopped" if begun else "is it the --output of eval.py?"
-        raise SystemExit(f"{folder}: no metrics.json; {hint}") from None
-    except ValueError as error:
-        raise SystemExit(f"{folder / 'metrics.json'}: not valid JSON ({error})") from None
 
 
 def output_row(name, report):
@@ -249,67 +247,7 @@ def draw_curves(folders, names, path, wanted=None, smooth=0):
     save_figure(figure, path)
 
 
-# ---------------------------------------------------------------- tests and tables
-
-
-def read_trajectories(folder):
-    """The lines of trajectories.jsonl that were played (not failed) by eval.py, reduced to what a comparison needs."""
-    path = folder / "trajectories.jsonl"
-    if not path.exists():
-        raise SystemExit(f"{path}: not there; is {folder} the --output of eval.py?")
-    kept = []
-    for record in runs.stream_jsonl(path):
-        if record.get("finish_reason") not in ("error", "timeout") and "eval" in record:
-            facts = {key: record["eval"].get(key) for key in ("label", "prediction", "correct")}
-            kept.append({"id": record["id"], "task": record["task"], **facts})
-    return kept
-
-
-def paired(first, second):
-    """Print and return the comparison of two evaluations (folders) on their common rows."""
-    reports, sides = [read_output(folder) for folder in (first, second)], [read_trajectories(folder) for folder in (first, second)]
-    flags = [{}, {}]
-    for side, found in zip(sides, flags):
-        for line in side:
-            if line["correct"] is not None:
-                found.setdefault(line["id"], []).append(line["correct"])
-    labels = [{line["id"]: line["label"] for line in side} for side in sides]
-    common = [key for key in flags[0] if key in flags[1]]
-    if not common:
-        raise SystemExit(f"{first} and {second} have no labelled row in common: a paired test needs the same rows")
-    other = [key for key in common if labels[0][key] != labels[1][key]]
-    if other:
-        raise SystemExit(f"{first} and {second} disagree about the label of {len(other)} rows (first: {other[0]!r}): not the same data")
-    result = metrics.paired_report(*flags)
-    print(f"rows: {len(common)} in both, {len(flags[0]) - len(common)} only in {first}, {len(flags[1]) - len(common)} only in {second}")
-    settings = [report["config"].get("settings", {}) for report in reports]
-    for key in settings[0]:
-        if settings[0][key] != settings[1].get(key) and key not in ("model_path", "weights_sha256"):
-            print(f"note: {key} differs ({settings[0][key]} and {settings[1].get(key)}), so the difference may come from that")
-    print(f"right: {100 * result['first']:.1f} % -> {100 * result['second']:.1f} %, difference {100 * result['difference']:+.1f} points "
-          f"[{100 * result['low']:+.1f}, {100 * result['high']:+.1f}]")
-    print(f"rows better in {first}: {result['only_first']}, in {second}: {result['only_second']}; p = {result['p']:.2g} ({result['test']})")
-    if all(report.get("macro_f1") is not None for report in reports):
-        result["macro_f1"] = paired_macro_f1(sides, set(common), reports[0]["positive"])
-        print("Macro F1: {first:.1f} -> {second:.1f} %, difference {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format(
-            **{key: 100 * value for key, value in result["macro_f1"].items()}))
-    return result
-
-
-def paired_macro_f1(sides, common, positive):
-    """Difference of Macro F1 on the common rows with its interval: both sides see the same resampled rows."""
-    counts, groups = [], []
-    for side in sides:
-        lines = sorted((line for line in side if line["id"] in common), key=lambda line: line["id"])
-        columns = [[line[key] for line in lines] for key in ("id", "task", "label", "prediction")]
-        _, groups, array = metrics.confusion_columns(*columns, positive)
-        counts.append(array.reshape(len(array), -1))  # [rows, groups * 4], rows in the same order on both sides
-    joined = np.concatenate(counts, axis=1)
-
-    macro = lambda sums: metrics.group_f1(sums.reshape(*sums.shape[:-1], 2, len(groups), 4))[1]  # [..., 2 * groups * 4] -> [..., 2]
-    value, draws = macro(joined.sum(axis=0)), macro(metrics.bootstrap_sums(joined))  # [2], [resamples, 2]
-    low, high = metrics.interval(draws[:, 1] - draws[:, 0])
-    return {"first": float(value[0]), "second": float(value[1]), "difference": float(value[1] - value[0]), "low": low, "high": high}
+# ---------------------------------------------------------------- tables
 
 
 def markdown_table(rows):
@@ -320,7 +258,7 @@ def markdown_table(rows):
         return "-" if row.get(key) is None else f"{100 * row[key]:.1f}" + ("" if low is None else f" [{100 * low:.1f}, {100 * high:.1f}]")
 
     columns = ("Result", "Accuracy %", "Macro F1 %", "Format %", "Correct", "Turns", "Tool calls (good)", "Failed", "Tokens a turn")
-    lines = [columns, ("---",) * len(columns)]
+    lines = [columns]
     for row in rows:
         report, settings = row["report"], row["report"]["config"].get("settings", {})
         correct = "-" if row.get("correct") is None else f"{row['correct']:.0f} / {row['count']}"
@@ -332,103 +270,7 @@ def markdown_table(rows):
     baseline = always_positive(rows)
     if baseline:
         lines.append((f"baseline: {baseline[0]}", cell(baseline[1], "accuracy"), cell(baseline[1], "macro_f1"), *["-"] * 6))
-    return "\n".join("| " + " | ".join(str(item).replace("|", "\\|") for item in line) + " |" for line in lines)
-
-
-# ---------------------------------------------------------------- viewer
-
-
-def embed(value):
-    """JSON that can stand inside a <script> block: ASCII only, and nothing in it can close the block or open a comment."""
-    return json.dumps(value).replace("<", "\\u003c")
-
-
-def action_line(turn):
-    """(one line about the parsed action, whether it is a fault)."""
-    action = turn.get("action") or {}
-    call = action.get("call")
-    parts = [action.get("kind", "")]
-    parts += [f"{call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}"] if call else []
-    parts += [str(action["answer"])] if action.get("answer") else []
-    parts += [action["error"]] if action.get("error") else []
-    return ": ".join(part for part in parts if part), bool(action.get("error")) or action.get("kind") == "invalid"
-
-
-def view(record, prompts):
-    """(index entry, body) of one trajectory for the viewer; pictures are named by the path that the record has."""
-    extra, turns = record.get("eval") or {}, []
-    parts = record.get("parts") or {}
-    for turn in record.get("turns", []):
-        action, bad = action_line(turn)
-        seen, logprobs = turn.get("observation"), [value for value in turn.get("logprobs", []) if value is not None]
-        seconds = sum((turn.get("seconds") or {}).values())
-        facts = f"{len(turn.get('tokens', []))} tokens, {seconds:.2f} s, ended by {turn.get('stop_reason', '')}"
-        facts += f", mean log-probability {np.mean(logprobs):.2f}" if any(logprobs) else ""
-        turns.append({"text": turn["text"], "facts": facts, "action": action, "bad": bad,
-                      "observation": seen and (seen["text"] + ("" if seen["ok"] else "  (not ok)")),
-                      "pictures": seen["images"] if seen else []})
-    first = [part["image"] for part in takewhile(lambda part: "sampled" not in part, record.get("sequence", [])) if "image" in part]
-    entry = {"id": record["id"], "task": record.get("task", ""), "step": record.get("step"), "reward": record.get("reward"),
-             "finish": record.get("finish_reason", ""), "turns": len(turns), "label": extra.get("label"),
-             "correct": extra["correct"] if "correct" in extra else parts["correct"] > 0.5 if "correct" in parts else None,
-             "prediction": extra.get("prediction", record.get("prediction"))}
-    shares = "".join(f", P({choice}) {share:.3f}" for choice, share in (extra.get("choices") or {}).items())
-    body = {"prompt": extra.get("prompt") or record.get("prompt") or prompts.get(record["id"], []), "pictures": first, "turns": turns,
-            "parts": "".join(f", {name} {value:g}" for name, value in parts.items()), "error": record.get("error", ""),
-            "facts": f"sample {record.get('sample_index', 0)}, weights version {record.get('sampler_version', 0)}{shares}"}
-    return entry, body
-
-
-def read_prompts(folder):
-    """{row id: prompt} for training runs, whose trajectories don't repeat it: from the rows that the run's config names, if still there."""
-    try:
-        flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))["flags"]
-        rows = read_jsonl(flags["data"]) if Path(flags["data"]).is_file() else []
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    text = lambda content: content if isinstance(content, str) else "\n".join(part.get("text", "<image>") for part in content or [])
-    return {row["id"]: [{"role": message["role"], "text": text(message["content"])} for message in row["messages"]] for row in rows}
-
-
-def write_report(folder, path, limit):
-    """One HTML file with the trajectories of folder/trajectories.jsonl and their pictures. Each stands in a block of its own that the
-    browser reads when it is shown, so a thousand are no burden; the page may load nothing and run no script but its own."""
-    source = folder / "trajectories.jsonl"
-    if not source.exists():
-        raise SystemExit(f"{source}: not there; evaluations and RL runs write it")
-    with open(source, "rb") as file:
-        total = sum(1 for line in file if line.strip())
-    chosen = {i * total // limit for i in range(limit)} if 0 < limit < total else range(total)
-    template = (ROOT / "templates" / "viewer.html").read_text(encoding="utf-8")
-    script = re.search(r"<script>(.*?)</script>", template, re.S)[1]
-    fingerprint = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = template.replace("{{script_hash}}", f"sha256-{fingerprint}").replace("{{title}}", html.escape(folder.resolve().name))
-    head, tail = page.split("{{data}}")
-    temporary, index, keys, prompts = path.with_name(path.name + ".tmp"), [], {}, read_prompts(folder)
-    runs.make_folder(path.parent, "--save")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(head)
-        for number, record in enumerate(runs.stream_jsonl(source)):
-            if number not in chosen:
-                continue
-            entry, body = view(record, prompts)
-            for part in (body, *body["turns"]):
-                part["pictures"] = [_embed_picture(file, folder, name, keys) for name in part["pictures"]]
-            file.write(f'<script type="application/json" id="t{len(index)}">{embed(body)}</script>\n')
-            index.append(entry)
-        file.write(f'<script type="application/json" id="index">{embed(index)}</script>\n{tail}')
-    temporary.replace(path)
-    print(f"{path}: {len(index)} of {total} trajectories, {len(keys)} pictures, {path.stat().st_size / 1e6:.1f} MB")
-
-
-def _embed_picture(file, folder, name, keys):
-    """Write a picture into the page the first time it is used; returns its key, -1 if it isn't there."""
-    if name not in keys:
-        if Path(name).is_absolute() or ".." in Path(name).parts or not (folder / name).is_file():
-            return -1  # a record can't pull other files into the page
-        keys[name] = len(keys)
-        file.write(f'<script type="text/plain" id="p{keys[name]}">{base64.b64encode((folder / name).read_bytes()).decode()}</script>\n')
-    return keys[name]
+    return markdown(lines)
 
 
 def main(argv=None):
@@ -441,7 +283,11 @@ def main(argv=None):
     elif args.command == "table":
         print(markdown_table(gather(args)))
     elif args.command == "paired":
-        paired(*args.folders)
+        comparing.paired(*args.folders)
+    elif args.command == "solved":
+        comparing.solved(*args.folders, args.pass_at)
+    elif args.command == "cross":
+        comparing.cross(args.folders, args.by_task)
     else:
         write_report(first, args.save or first / "report.html", args.limit)
 

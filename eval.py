@@ -32,8 +32,10 @@ import numpy as np
 
 import metrics
 import runs
+import tables
 from policies import NEED_MODEL, NEEDS, POLICIES, policy_sampler
 from protocol import SamplingParams, json_line, load_chat, read_jsonl, write_jsonl
+from records import set_values
 from rollout import Trajectory, derive_seed, rollout, trajectory_from_json, trajectory_to_json
 
 ROOT = Path(__file__).resolve().parent
@@ -55,6 +57,7 @@ def parse_args(argv=None):
     parser.add_argument("--model-path", help="sampler_path that training printed, or a run folder for its last one (default: the base model)")
     parser.add_argument("--template", help="chat template: a file or a name in templates/ (default: chosen by the model)")
     parser.add_argument("--policy", choices=POLICIES, default="model", help="who plays (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="put a value into every row, as in judge=v1 (JSON or text); may be given again")
     parser.add_argument("--inject", metavar="TEXT", help="end of the prompt (default: the task's format reminder for a bare base model)")
     # Sampling
     parser.add_argument("--samples", type=whole(1), default=1, help="trajectories a row (default: 1)")
@@ -89,8 +92,8 @@ def parse_args(argv=None):
 # ---------------------------------------------------------------- what is there
 
 
-def load_rows(path, limit, task):
-    """Rows of the JSONL, checked: each with an id of its own and messages, and whatever the task's check_row asks."""
+def load_rows(path, limit, task, chosen=()):
+    """Rows of the JSONL, with the values of --set, checked: each with an id of its own and messages, and whatever the task's check_row asks."""
     rows = read_jsonl(path)
     if not rows:
         raise SystemExit(f"{path}: no rows")
@@ -105,6 +108,7 @@ def load_rows(path, limit, task):
             raise SystemExit(f"{path}, row {number}: id {row['id']!r} is that of row {seen[row['id']]} too; ids must differ")
         seen[row["id"]] = number
         row.setdefault("label", None)
+    rows = set_values(rows, chosen)
     for number, row in enumerate(rows, 1):
         if wrong := getattr(task, "check_row", lambda row: "")(row):
             raise SystemExit(f"{path}, row {number}: {wrong}")
@@ -135,7 +139,7 @@ def identity(args, inject):
              "max_tokens", "max_seq_len", "seed")
     local = args.model_path and Path(args.model_path).exists()
     return {name: getattr(args, name) for name in names} | {
-        "inject": inject, "data_sha256": digest(args.data), "weights_sha256": digest(args.model_path) if local else None}
+        "inject": inject, "set": sorted(args.set) or None, "data_sha256": digest(args.data), "weights_sha256": digest(args.model_path) if local else None}
 
 
 def ends_whole(path):
@@ -351,38 +355,6 @@ def write_predictions(args, task, rows, results):
     os.replace(path.with_suffix(".tmp"), path)
 
 
-def percent(value, low=None, high=None):
-    """0.5 -> " 50.0 %  [low, high]"."""
-    return "-" if value is None else f"{100 * value:5.1f} %" + ("" if low is None else f"  [{100 * low:.1f}, {100 * high:.1f}]")
-
-
-def print_table(report):
-    """The result for a person, intervals at 95 %."""
-    lines = [("trajectories", f"{report['n_ok']} played, {report['n_error']} failed ({report['n_rows']} rows x {report['n_samples']})")]
-    for name, key in (("right, of those played", "of_played"), ("right, failures as wrong", "of_all")):
-        share = report["score"][key]
-        if share["value"] is not None and (report["n_error"] or report.get("accuracy") is None):
-            lines.append((name, percent(share["value"], share["low"], share["high"]) + f"  n={share['n']}"))
-    if report["n_samples"] > 1:
-        lines += [(f"pass@{k}", percent(part["value"], part["low"], part["high"])) for k, part in report["pass_at"].items()]
-    for key in ("macro_f1", "accuracy", "format_rate"):
-        if report.get(key) is not None:
-            partial = key == "macro_f1" and report["macro_f1_groups"] < len(report["tasks"])
-            over = f"  over {report['macro_f1_groups']} of {len(report['tasks'])} tasks: the others have no positive" if partial else ""
-            lines.append((key, percent(report[key], report[f"{key}_low"], report[f"{key}_high"]) + over))
-    for name, part in (report.get("tasks") or {}).items():
-        lines.append((f"  {name} F1 ({part['count']})", percent(part["f1"], part["f1_low"], part["f1_high"])))
-    for name, part in (report.get("baselines") or {}).items():
-        lines.append((f"baseline {name}", "  ".join(f"{key} {100 * value:.1f} %" for key, value in part.items() if value is not None)))
-    lines += [tuple(line) for line in report.get("lines") or ()]  # a task's own
-    if report["n_ok"]:
-        lines.append(("turns", f"{report['mean_turns']:.2f} a trajectory, {report['mean_sampled_tokens']:.0f} tokens"))
-    lines.append(("tool calls", f"{report['tool_calls']}, {report['tool_successes']} good; {report['parse_errors']} malformed actions"))
-    lines.append(("finish reasons", ", ".join(f"{name} {count}" for name, count in report["finish_reasons"].items())))
-    for name, text in lines:
-        print(f"{name:28}{text}")
-
-
 def warnings(args, report):
     """What a reader must know before quoting the score."""
     total, reasons = report["n_rows"] * report["n_samples"], report["finish_reasons"]
@@ -403,7 +375,7 @@ def main(argv=None):
     backend = runs.load_module("backends", args.backend) if args.policy in NEED_MODEL else None
     if not hasattr(task, NEEDS.get(args.policy, "start")):
         raise SystemExit(f"--policy {args.policy}: tasks/{args.task}.py has no {NEEDS[args.policy]}()")
-    rows, inject = load_rows(args.data, args.limit, task), args.inject
+    rows, inject = load_rows(args.data, args.limit, task, args.set), args.inject
     if inject is None and args.policy == "model" and not args.model_path and getattr(task, "FORMAT_REMINDER", ""):
         inject = task.FORMAT_REMINDER
         print(f"base model: the task's format reminder is appended to the prompt (--inject '' leaves it out): {inject}")
@@ -434,7 +406,7 @@ def main(argv=None):
     report["config"] = json.loads((args.output / "config.json").read_text(encoding="utf-8"))
     write_predictions(args, task, rows, results)
     runs.write_json(args.output / "metrics.json", report)
-    print_table(report)
+    tables.print_table(report)
     found = warnings(args, report)
     for line in found:
         print(f"WARNING: {line}")

@@ -164,6 +164,29 @@ def paired_report(first, second, seed=0):
     }
 
 
+def solved_report(first, second, ks, seed=0):
+    """Of two runs on the same problems, {k: {both, only_first, only_second, neither, first, second, difference, low, high, p, test, exact}}.
+
+    first, second: {id: [0/1 per sample]} with the same ids. A problem counts as solved with its unbiased pass@k, so that the four numbers are
+    the sets expected of k fresh samples a run; with k samples on both sides (`exact`) they are the sets themselves, and the test is exact.
+    """
+    report = {}
+    for k in ks:
+        pairs = np.array([[pass_at_k(len(side[key]), int(sum(side[key])), k) for side in (first, second)] for key in first])  # [problems, 2]
+        before, after = pairs.T
+        exact = all(len(side[key]) == k for side in (first, second) for key in first)
+        change, low, high = mean_interval(after - before, seed=seed)
+        only_first, only_second = float((before * (1 - after)).sum()), float((after * (1 - before)).sum())
+        report[str(k)] = {
+            "both": float((before * after).sum()), "only_first": only_first, "only_second": only_second,
+            "neither": float(((1 - before) * (1 - after)).sum()), "first": float(before.mean()), "second": float(after.mean()),
+            "difference": change, "low": low, "high": high, "exact": exact,
+            "p": mcnemar(round(only_first), round(only_second)) if exact else sign_flip_test(after - before, seed=seed),
+            "test": "exact McNemar" if exact else "sign-flip",
+        }
+    return report
+
+
 def confusion_columns(ids, groups, labels, predictions, positive):
     """Counts per problem, to be summed or resampled: (ids, group names, array [problems, groups, 4] of tp, fp, fn, tn)."""
     problems, names = list(dict.fromkeys(ids)), sorted(set(groups))

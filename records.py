@@ -177,6 +177,20 @@ def json_line(row) -> bytes:
     return re.sub("[\u0085\u2028\u2029\ud800-\udfff]", lambda c: f"\\u{ord(c[0]):04x}", text).encode("utf-8") + b"\n"
 
 
+def set_values(rows: list, pairs) -> list:
+    """The rows with values put into each: pairs are the KEY=VALUE of --set, a value is JSON or else text."""
+    chosen = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or name in ("", "id", "messages", "label"):
+            raise SystemExit(f"--set {pair!r}: KEY=VALUE with a key of the row other than id, messages and label")
+        try:
+            chosen[name] = json.loads(value)
+        except ValueError:
+            chosen[name] = value
+    return [row | chosen if isinstance(row, dict) else row for row in rows]
+
+
 def write_jsonl(path, rows: Iterable) -> None:
     """Write rows, whole or not at all: into a temporary file beside `path`, then renamed."""
     path = Path(path)

@@ -26,7 +26,6 @@ its own; reward and evaluation read the answer in the same way.
 
 import argparse
 import asyncio
-import json
 import math
 import random
 import time
@@ -99,17 +98,9 @@ def parse_args():
 def load_rows(args, task):
     """Questions, after the pool filter."""
     from protocol import read_jsonl
+    from records import set_values
 
-    rows, chosen = read_jsonl(args.data), {}
-    for pair in args.set:
-        name, separator, value = pair.partition("=")
-        if not separator or name in ("", "id", "messages", "label"):
-            raise SystemExit(f"--set {pair!r}: KEY=VALUE with a key of the row other than id, messages and label")
-        try:
-            chosen[name] = json.loads(value)
-        except ValueError:
-            chosen[name] = value
-    rows = [row | chosen if isinstance(row, dict) else row for row in rows]
+    rows = set_values(read_jsonl(args.data), args.set)
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or "id" not in row or not row.get("messages"):
             raise SystemExit(f"{args.data}, row {number}: needs id and messages; write the file with prepare_data.py bench")

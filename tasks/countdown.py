@@ -11,8 +11,7 @@ Questions are numbered for ever by seed: [0:90000] is the pool for training, [90
 questions exist with the first training prompt (bench_test) and with prompts that no training row has (bench_test_heldout): in the seed
 one prompt in training went from .966 to .036 when the wording changed, ten held .919.
 
-Read by prepare from its flags, each with the default used here: counts "3,4", tool "none", templates 1, judge "v3", max_new 1400, expert
-"program" or "remote" with expert_wrong .2, expert_url, expert_model, distil (an eval folder).
+The judge is a value of the row: `--set judge=v1` of train_rl.py and eval.py takes another one for the same rows.
 """
 
 import random
@@ -111,11 +110,24 @@ class Episode:
         return expert.inline_reply(text, self.asks - 1, lambda question, number: ask(self.row, question, number))
 
 
+def check_row(row):
+    """What is wrong with a row, or "". A wrong --set ends here too."""
+    for key, known, default in (("tool", TOOL_MODES, "none"), ("judge", rewards.JUDGES, "v3")):
+        if row.get(key, default) not in known:
+            return f"{key} {row[key]!r}: there are {', '.join(known)}"
+    if not isinstance(row.get("max_new", MAX_NEW), int) or row.get("max_new", MAX_NEW) < 1:
+        return f"max_new {row['max_new']!r}: a whole number of tokens from 1"
+    numbers = row.get("numbers")
+    if not isinstance(numbers, list) or not numbers or not all(isinstance(n, int) for n in [*numbers, row.get("target")]):
+        return "needs numbers (a list) and target, all whole; write the file with prepare_data.py bench"
+    return ""
+
+
 def start(row, folder):
     """The episode of a row; one without `tool` has none."""
+    if wrong := check_row(row):
+        raise SystemExit(f"row {row['id']}: {wrong}")
     mode = row.get("tool", "none")
-    if mode not in TOOL_MODES:
-        raise SystemExit(f"row {row['id']}: tool {mode!r}; there are {', '.join(TOOL_MODES)}")
     used = [module for module, name in ((calculator, "calc"), (expert, "ask")) if name in mode.split("+")]
     return Episode(row["messages"], row, tuple(module.STOP for module in used), tuple(module.FORBIDDEN for module in used))
 
@@ -180,8 +192,29 @@ def metrics(rows, trajectories):
             report |= {key: value for key, value in part.items() if key != "floors"}
             report["baselines"] = {name: {"accuracy": value} for name, value in part["floors"].items()}
         else:
-            report["groups"][group] = part
-    return report
+            report["groups"][group] = part | {"n": share["n"]}
+    return report | {"lines": lines(report)}
+
+
+def lines(report):
+    """What eval.py prints: accuracy by kind of problem, and how the search was written."""
+    from tables import number, percent, share_text
+
+    share = lambda key: percent(report[key]).strip()
+    out = []
+    for name, part in report["groups"].items():
+        value = {"value": part["accuracy"], "low": part["accuracy_low"], "high": part["accuracy_high"], "n": part["n"]}
+        out.append([name, share_text(value)])
+    return [
+        *out,
+        ["characters, cut off", f"{number(report['characters'], 0)} a trajectory, {share('cut_off')} hit the limit"],
+        ["steps of the search", f"{number(report['steps'], 1)}, of their values {share('values_right')} right"],
+        ["marks too high/low/perfect", f"{number(report['marks'], 1)}, {share('marks_right')} true, {share('marks_reversed')} reversed"],
+        ["with * or /, repeated lines", f"{share('multiplies')} of the trajectories, {number(report['repeated'], 1)} lines"],
+        ["wrong claims of success", f"{share('false_claim')} of the trajectories"],
+        ["calculator, expert", f"{number(report['calls'], 1)} calls ({number(report['call_errors'], 2)} refused), {number(report['asks'])} "
+         f"questions; made up in {share('fabricated')}"],
+    ]  # fmt: skip
 
 
 def behaviour(chosen):
@@ -244,6 +277,24 @@ def random_play(row, folder, rng):
 # ---------------------------------------------------------------- data
 
 
+def flags(group):
+    """The flags of prepare_data.py that are this task's own."""
+    group.add_argument("--counts", default="3,4", help="numbers of a problem: 3, 4 or 3,4 (default: %(default)s)")
+    group.add_argument("--tool", default="none", help=f"inline tools of the rows: {', '.join(TOOL_MODES)} (default: %(default)s)")
+    group.add_argument("--judge", default="v3", help=f"reward of the rows: {', '.join(rewards.JUDGES)} (default: %(default)s)")
+    group.add_argument("--max-new", type=int, default=MAX_NEW, help="tokens that v3's length term is scaled to (default: %(default)s)")
+    group.add_argument("--templates", type=int, default=1, help=f"training wordings, 1 to {len(TEMPLATES)} (default: %(default)s)")
+    group.add_argument("--expert", default="program", help="who answers <ask>: program or remote (default: %(default)s)")
+    group.add_argument("--expert-wrong", type=float, default=0.2, help="share of wrong replies of the program (default: %(default)s)")
+    group.add_argument("--expert-url", help="remote: base URL of an OpenAI-compatible server, as in http://localhost:8000/v1")
+    group.add_argument("--expert-model", help="remote: the model's name there")
+    group.add_argument("--distil", type=Path, metavar="OUTPUT", help="sft: a model's own right answers, of an eval.py folder on bench_rl_train")
+    group.add_argument("--sft-size", type=int, default=4000, help="demonstrations, validation included (default: %(default)s)")
+    group.add_argument("--train-size", type=int, default=8000, help="questions for RL, of the pool (default: %(default)s)")
+    group.add_argument("--dev-size", type=int, default=100, help="development questions, 200 of a kind at most (default: %(default)s)")
+    group.add_argument("--test-size", type=int, default=200, help="held-out questions, 100 of a kind at most (default: %(default)s)")
+
+
 def options(args):
     """The settings of this task among the flags, checked."""
     get = lambda name, default: default if getattr(args, name, None) is None else getattr(args, name)
@@ -251,10 +302,20 @@ def options(args):
     for name, known in (("tool", TOOL_MODES), ("judge", rewards.JUDGES), ("templates", range(1, len(TEMPLATES) + 1))):
         if found[name] not in known:
             raise SystemExit(f"--{name} {found[name]}: there are {', '.join(map(str, known))}")
+    for name, low in (("max_new", 1), ("sft_size", 2), ("train_size", 1), ("dev_size", 0), ("test_size", 0)):
+        if get(name, low) < low:
+            raise SystemExit(f"--{name.replace('_', '-')} {get(name, low)}: a whole number from {low}")
     counts = str(get("counts", "3,4")).split(",")
     if not counts or set(counts) - {"3", "4"}:
         raise SystemExit(f"--counts {','.join(counts)}: 3, 4 or 3,4")
+    for name in ("sft_size", "train_size"):
+        if -(-get(name, 0) // len(counts)) > teacher.POOL[1] - teacher.POOL[0]:
+            raise SystemExit(f"--{name.replace('_', '-')} {get(name, 0)}: the pool has {teacher.POOL[1] - teacher.POOL[0]} questions of a kind")
     who = {"kind": get("expert", "program"), "wrong": float(get("expert_wrong", 0.2)), "seed": args.seed}
+    if who["kind"] not in ("program", "remote"):
+        raise SystemExit(f"--expert {who['kind']}: there are program, remote")
+    if not 0 <= who["wrong"] <= 1:
+        raise SystemExit(f"--expert-wrong {who['wrong']}: a share from 0 to 1")
     if who["kind"] == "remote":
         who |= {"url": get("expert_url", None), "model": get("expert_model", None)}
         if not who["url"] or not who["model"]:
@@ -320,14 +381,14 @@ def distilled(rows, records):
 
 
 def prepare_sft(args):
-    """sft/: the program teacher's demonstrations, or a model's own right answers (`distil`: an evaluation's folder, on bench_train)."""
-    from tasks.spec_o3_data import fresh_folder, split_sources, write_json
+    """sft/: the program teacher's demonstrations, or a model's own right answers (`distil`: an evaluation's folder, on bench_rl_train)."""
+    from datafiles import fresh_folder, split_sources, write_json
 
     settings, root = options(args), Path(args.output) / "countdown"
     if getattr(args, "distil", None):
-        rows = distilled(read_jsonl(root / "rl" / "bench_train.jsonl"), read_jsonl(Path(args.distil) / "trajectories.jsonl", partial=True))
+        rows = distilled(read_jsonl(root / "rl" / "bench_rl_train.jsonl"), read_jsonl(Path(args.distil) / "trajectories.jsonl", partial=True))
         if not rows:
-            raise SystemExit(f"{args.distil}: no right answer to a question of {root / 'rl' / 'bench_train.jsonl'}")
+            raise SystemExit(f"{args.distil}: no right answer to a question of {root / 'rl' / 'bench_rl_train.jsonl'}")
     else:
         rng, rows = random.Random(f"{args.seed}-sft-words"), []
         for count, size in share_out(args.sft_size, settings["counts"]).items():
@@ -347,23 +408,23 @@ def prepare_sft(args):
 
 
 def prepare_bench(args):
-    """rl/: bench_train (pool), bench_dev, bench_test (held-out questions, at most 100 of a kind), bench_test_heldout (other wordings)."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """rl/: bench_rl_train (pool), bench_dev, bench_test (held-out questions, at most 100 of a kind), bench_test_heldout (other wordings)."""
+    from datafiles import fresh_folder, write_json
 
     settings, rng = options(args), random.Random(f"{args.seed}-bench-words")
-    parts = {name: [] for name in ("bench_train", "bench_dev", "bench_test", "bench_test_heldout")}
+    parts = {name: [] for name in ("bench_rl_train", "bench_dev", "bench_test", "bench_test_heldout")}
     sizes = [share_out(size, settings["counts"]) for size in (args.train_size, args.dev_size, args.test_size)]
     for count in settings["counts"]:
         train, dev, test = (size[count] for size in sizes)
         pool = teacher.pool_indices(count, args.seed, train, "train")
-        parts["bench_train"] += [make_row(count, i, args.seed, settings, rng) for i in pool]
+        parts["bench_rl_train"] += [make_row(count, i, args.seed, settings, rng) for i in pool]
         parts["bench_dev"] += [make_row(count, i, args.seed, settings) for i in list(range(*teacher.DEV))[:dev]]
         for i in list(range(*teacher.HELD_OUT))[:test]:
             parts["bench_test"].append(make_row(count, i, args.seed, settings))
             parts["bench_test_heldout"].append(make_row(count, i, args.seed, settings, held=True))
-    random.Random(args.seed).shuffle(parts["bench_train"])
+    random.Random(args.seed).shuffle(parts["bench_rl_train"])
     keys = {name: {teacher.key(row["numbers"], row["target"]) for row in part} for name, part in parts.items()}
-    assert not keys["bench_train"] & (keys["bench_dev"] | keys["bench_test"]), "a question of the pool is held out too"
+    assert not keys["bench_rl_train"] & (keys["bench_dev"] | keys["bench_test"]), "a question of the pool is held out too"
     with fresh_folder(Path(args.output) / "countdown" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():
             write_jsonl(folder / f"{name}.jsonl", part)

@@ -1,7 +1,7 @@
 """Grade-school word problems with a number as the answer (GSM8K; seed 004, section 3.4: GRPO with a reward of 0 or 1 and nothing else).
 
-    python prepare_data.py all --task gsm8k --source hub                                     # openai/gsm8k
-    python prepare_data.py all --task gsm8k --source hub --bench-source ../shared/data       # gsm8k_train.jsonl, gsm8k_test.jsonl
+    python prepare_data.py all --task gsm8k                                     # openai/gsm8k from the hub
+    python prepare_data.py all --task gsm8k --bench-source ../shared/data       # a folder with gsm8k_train.jsonl, gsm8k_test.jsonl: no hub
 
 Nothing is paid for form: that answers come to end in `#### number` is a finding (56 % to 97 % in the seed), read by `metrics` and not by
 `reward`. The test questions are kept in two parts: [0:200] is looked at during training and used for choices (bench_dev), [200:500] never
@@ -27,6 +27,7 @@ ANSWER = re.compile(r"(.+)", re.DOTALL)  # whatever is written is an answer; `re
 HUB = ("openai/gsm8k", "main")
 SLICES = {"dev": (0, 200), "test": (200, 500)}  # of the test split
 NUMBER = re.compile(r"(?:(?<![0-9])-)?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")  # 3-4 is two numbers, not 3 and -4
+HASH_MARK = re.compile(r"####[^#\n]*[0-9][^#\n]*\s*\Z")  # a last line that begins with #### and has a number
 PROMPTS = {
     "r1": "Solve the problem. Think first, inside <think> and </think>; then give the number, and nothing else, "
     "inside <answer> and </answer>."
@@ -44,6 +45,13 @@ class Episode:
 
     def step(self, action):
         return Observation(done=True)
+
+
+def check_row(row):
+    """What is wrong with a row, or ""."""
+    if row.get("prompt") not in PROMPTS:
+        return f"prompt {row.get('prompt')!r}: there are {', '.join(PROMPTS)}"
+    return "" if row.get("label") is None or as_number(str(row["label"])) is not None else f"label {row['label']!r} is no number"
 
 
 def start(row, folder):
@@ -104,25 +112,32 @@ def full_reward(row):
 def metrics(rows, trajectories):
     """Accuracy with its interval (all, and by prompt), the share that ends in ####, length, cut-offs, and the two trivial floors."""
     from metrics import share_report
+    from tables import percent, share_text
 
     right, form, by_prompt = {}, {}, {}
     for row, t in zip(rows, trajectories):
         correct = int(same(predict(t), row["label"]))
         right.setdefault(row["id"], []).append(correct)
         by_prompt.setdefault(row["prompt"], {}).setdefault(row["id"], []).append(correct)
-        form.setdefault(row["id"], []).append(int("####" in t.turns[-1].text if t.turns else 0))
+        form.setdefault(row["id"], []).append(int(bool(t.turns and HASH_MARK.search(t.turns[-1].text))))
     share, marks = share_report(right), share_report(form)
     labels = Counter(row["label"] for row in {row["id"]: row for row in rows}.values())
     common, count = labels.most_common(1)[0] if labels else (None, 0)
     total = sum(labels.values())
     lengths = [len(turn.text) for t in trajectories for turn in t.turns]
+    by_prompt = {name: share_report(flags) for name, flags in sorted(by_prompt.items())}
+    cut = sum(t.finish_reason in ("length", "max_seq_len") for t in trajectories)
+    lines = [[f"prompt {name}", share_text(part)] for name, part in by_prompt.items()]
+    lines.append(["ends in #### number", percent(marks["value"], marks["low"], marks["high"])])
+    lines.append(["characters, cut off", f"{sum(lengths) / max(1, len(lengths)):.0f} a turn, {cut} cut off"])
     return {
         "accuracy": share["value"], "accuracy_low": share["low"], "accuracy_high": share["high"],
         "hash_mark": marks,  # the #### that nobody pays for
-        "by_prompt": {name: share_report(flags) for name, flags in sorted(by_prompt.items())},
+        "by_prompt": by_prompt,
+        "lines": lines,
         "mean_characters": sum(lengths) / len(lengths) if lengths else None,
         "no_number": sum(predict(t) is None for t in trajectories),
-        "cut_off": sum(t.finish_reason in ("length", "max_seq_len") for t in trajectories),
+        "cut_off": cut,
         "majority_answer": common,
         "baselines": {
             "majority": {"accuracy": count / total if total else 0.0},
@@ -157,8 +172,19 @@ def gold(row, folder=None):
 # ---------------------------------------------------------------- data
 
 
+def flags(group):
+    """The flags of prepare_data.py that are this task's own."""
+    group.add_argument("--bench-source", type=Path, metavar="PATH",
+                       help="folder with [gsm8k_]train.jsonl and [gsm8k_]test.jsonl, or one of the two files (default: openai/gsm8k)")  # fmt: skip
+    group.add_argument("--prompt", default="neutral", help=f"of the training rows: {' or '.join(PROMPTS)} (default: %(default)s)")
+    group.add_argument("--sft-size", type=int, default=0, help="demonstrations, validation included; 0 = all (default: 0)")
+    group.add_argument("--train-size", type=int, default=0, help="questions for RL; 0 = all (default: 0)")
+    for name, (low, high) in SLICES.items():
+        group.add_argument(f"--{name}-size", type=int, default=high - low, help=f"the first so many of test[{low}:{high}] (default: %(default)s)")
+
+
 def load_split(source, name):
-    """[{question, answer}] of the split "train" or "test": from a folder or file (JSONL), or from the hub."""
+    """[{question, answer}] of the split "train" or "test": from a folder, from a file or the one beside it (JSONL), or from the hub."""
     if source is None:
         from datasets import load_dataset
 
@@ -167,11 +193,16 @@ def load_split(source, name):
         except Exception as error:  # the hub's client raises its own kinds
             raise SystemExit(f"{HUB[0]}: cannot be loaded ({str(error).splitlines()[0][:200]}); give --bench-source FOLDER") from error
     source = Path(source)
-    path = (
-        source if source.is_file() else next((source / f for f in (f"gsm8k_{name}.jsonl", f"{name}.jsonl") if (source / f).exists()), None)
-    )
+    if source.is_file():  # one of the two: the name says which, and what the other is called
+        base, word, ending = source.name.rpartition("test" if "test" in source.name else "train")
+        if not word:
+            raise SystemExit(f"--bench-source {source}: the name of a file must hold train or test; or give the folder")
+        choices = [source.with_name(base + name + ending)]
+    else:
+        choices = [source / f"gsm8k_{name}.jsonl", source / f"{name}.jsonl"]
+    path = next((path for path in choices if path.is_file()), None)
     if path is None:
-        raise SystemExit(f"{source}: no gsm8k_{name}.jsonl and no {name}.jsonl; give --bench-source the folder that holds both")
+        raise SystemExit(f"--bench-source {source}: no {' and no '.join(path.name for path in choices)} there")
     return read_jsonl(path)
 
 
@@ -200,19 +231,26 @@ def question_key(row):
     return re.sub(r"\W+", " ", row["messages"][0]["content"]).casefold()
 
 
-def choose_prompt(args):
+def options(args):
+    """(prompt of the training rows, {size: rows or None for all}), checked."""
     prompt = getattr(args, "prompt", None) or "neutral"
     if prompt not in PROMPTS:
         raise SystemExit(f"--prompt {prompt}: there are {', '.join(PROMPTS)}")
-    return prompt
+    sizes = {name: getattr(args, f"{name}_size", None) for name in ("sft", "train", *SLICES)}
+    for name, size in sizes.items():
+        low, top = (0, 10**6) if name not in SLICES else (1, SLICES[name][1] - SLICES[name][0])
+        if size is not None and not low <= size <= top:
+            raise SystemExit(f"--{name}-size {size}: a whole number from {low} to {top}")
+    return prompt, {name: size or None for name, size in sizes.items()}
 
 
 def prepare_sft(args):
     """sft/: the published solutions as demonstrations, sft_size of them (validation included), drawn by seed."""
-    from tasks.spec_o3_data import fresh_folder, split_sources, write_json
+    from datafiles import fresh_folder, split_sources, write_json
 
-    rows = load_rows(args, "train", choose_prompt(args))
-    rows = random.Random(f"{args.seed}-sft").sample(rows, min(len(rows), getattr(args, "sft_size", len(rows))))
+    prompt, sizes = options(args)
+    rows = load_rows(args, "train", prompt)
+    rows = random.Random(f"{args.seed}-sft").sample(rows, min(len(rows), sizes["sft"] or len(rows)))
     held = split_sources([row["source_name"] for row in rows], args.val_fraction, args.seed)
     for row in rows:
         row["messages"] = [*row["messages"], {"role": "assistant", "content": demonstration(row)}]
@@ -224,20 +262,19 @@ def prepare_sft(args):
 
 
 def prepare_bench(args):
-    """rl/: bench_train (train split), bench_dev (test[0:200]), bench_test (test[200:500]), and the last two again with the other prompt."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """rl/: bench_rl_train (train split), bench_dev (test[0:200]), bench_test (test[200:500]), the last two again with the other prompt."""
+    from datafiles import fresh_folder, write_json
 
-    prompt = choose_prompt(args)
+    prompt, sizes = options(args)
     other = next(name for name in PROMPTS if name != prompt)
     train = load_rows(args, "train", prompt)
-    size = min(len(train), getattr(args, "train_size", None) or len(train))
-    parts = {"bench_train": random.Random(f"{args.seed}-train").sample(train, size)}
+    parts = {"bench_rl_train": random.Random(f"{args.seed}-train").sample(train, min(len(train), sizes["train"] or len(train)))}
     for ending, wording in (("", prompt), (f"_{other}", other)):
         test = load_rows(args, "test", wording)
         if len(test) < SLICES["test"][1]:
             raise SystemExit(f"the test split has {len(test)} rows, the slices need {SLICES['test'][1]}: is it the file of GSM8K?")
-        parts |= {f"bench_{name}{ending}": test[slice(*bounds)] for name, bounds in SLICES.items()}
-    known = {question_key(row) for row in parts["bench_train"]}
+        parts |= {f"bench_{name}{ending}": test[slice(*bounds)][: sizes[name]] for name, bounds in SLICES.items()}
+    known = {question_key(row) for row in parts["bench_rl_train"]}
     shared = [row["id"] for name in ("bench_dev", "bench_test") for row in parts[name] if question_key(row) in known]
     with fresh_folder(Path(args.output) / "gsm8k" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():

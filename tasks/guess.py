@@ -12,9 +12,11 @@ Three columns of evaluation: the training wording, a held-out wording, and N = 1
 
 Rows: id, task ("guess-train", "guess-heldout", "guess-1000"), source_name, label (the secret as text), messages, high (N), max_guesses (T).
 Secrets of training and test are the same numbers: there are only N. What is held out is the wording and the range.
-Read by prepare from its flags: high (100), easy_high (20), max_guesses (10), templates (1).
+The demonstrations are those of a player: `bisection`, the program teacher, or `careless`, who shows the form and little more. A tiny model
+taught by the careless one stands where a pretrained model stands before any demonstration of the game: it can play, badly.
 """
 
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from protocol import Observation, write_jsonl
 TOOLS = None
 PRICE = 0.05  # of each guess after the first
 HIGH, EASY_HIGH, FAR_HIGH, MAX_GUESSES = 100, 20, 1000, 10
+PLAYERS = ("bisection", "careless")
 ANSWER = re.compile(r".*<guess>\s*([^<>]*?)\s*</guess>\s*", re.DOTALL)  # the turn that ends the game ends with a guess
 TEMPLATES = (
     "I think of a whole number from 1 to {high}. Find it in at most {guesses} guesses. Think in <think> </think>, then guess like this: "
@@ -108,6 +111,16 @@ class Episode:
         return Observation(said, ok=self.last != "invalid", done=self.over(), role="user")
 
 
+def check_row(row):
+    """What is wrong with a row, or ""."""
+    for key in ("high", "max_guesses"):
+        if not isinstance(row.get(key), int) or row[key] < 1:
+            return f"{key} {row.get(key)!r}: a whole number from 1"
+    if not re.fullmatch("[0-9]+", str(row.get("label"))) or not 1 <= int(row["label"]) <= row["high"]:
+        return f"label {row.get('label')!r}: the secret, a whole number from 1 to {row['high']}"
+    return ""
+
+
 def start(row, folder):
     return Episode(row["messages"], int(row["label"]), row["high"], row["max_guesses"])
 
@@ -158,14 +171,29 @@ def metrics(rows, trajectories):
             known = [(f"{name}, 1 to {high}", value) for high, guesses in games for name, value in floors(high, guesses).items()]
             report["baselines"] = {name: {"success": value} for name, value in known}
         else:
-            report["groups"][group] = part
-    return report
+            report["groups"][group] = part | {"n": share["n"], "high": max(row["high"] for row, *_ in chosen)}
+    return report | {"lines": lines(report["groups"])}
+
+
+def lines(groups):
+    """What eval.py prints: one line a column with its success, one with how it was played."""
+    from tables import number, percent, share_text
+
+    out = []
+    for name, part in groups.items():
+        share = {"value": part["accuracy"], "low": part["accuracy_low"], "high": part["accuracy_high"], "n": part["n"]}
+        out.append([name, share_text(share)])
+        out.append(["  guesses when right", f"{number(part['guesses_when_right'])}; bisection on the same {number(part['bisection_on_the_same'])}, "
+                    f"log2 {part['high']} = {math.log2(part['high']):.2f}"])  # fmt: skip
+        out.append(["  of the guesses", f"bisecting {percent(part['bisecting_share']).strip()}, possible {percent(part['consistent_share']).strip()}, "
+                    f"invalid {percent(part['invalid_share']).strip()}; observations made up: {part['fabricated']}"])  # fmt: skip
+    return out
 
 
 def behaviour(chosen):
     """Of [(row, trajectory, game)]: guesses when right, share of invalid guesses, of guesses inside the interval still possible, and how
-    far from its middle they lie (0: bisection; a uniform draw: about 1/4), as a share of its width."""
-    needed, ideal, inside, off, made, invalid, fakes = [], [], [], [], 0, 0, 0
+    far from its middle they lie (0: bisection; a uniform draw: about 1/4), as a share of its width; and the share that halve it exactly."""
+    needed, ideal, inside, off, made, invalid, fakes, halves = [], [], [], [], 0, 0, 0, 0
     for row, t, game in chosen:
         fakes += fabricated(t)
         low, high = 1, row["high"]
@@ -178,6 +206,7 @@ def behaviour(chosen):
                 inside.append(low <= guess <= high)
             if low <= guess <= high:
                 off.append(abs(guess - (low + high) / 2) / (high - low + 1))
+                halves += abs(2 * guess - low - high) <= 1
             low, high = (max(low, guess + 1), high) if said == "higher" else (low, min(high, guess - 1))
         if game and game[-1][1] == "correct":
             needed.append(len(game))
@@ -186,6 +215,7 @@ def behaviour(chosen):
     return {
         "guesses_when_right": mean(needed), "bisection_on_the_same": mean(ideal), "guesses_mean": made / len(chosen) if chosen else None,
         "invalid_share": invalid / made if made else None, "consistent_share": mean(inside), "off_middle": mean(off), "fabricated": fakes,
+        "bisecting_share": halves / made if made else None,
     }  # fmt: skip
 
 
@@ -238,6 +268,22 @@ def random_play(row, folder, rng):
         yield ("<think>\nAny.\n</think>\n\n" if not number else "\n") + f"<guess>{int(rng.integers(1, row['high'] + 1))}</guess>"
 
 
+def careless(secret, high, guesses, rng):
+    """(text, injected) of a player who heeds what was said before half of the guesses and draws any number before the others, and writes
+    nothing down. Not always successful: it may use up its guesses."""
+    low, top, text, injected = 1, high, "", []
+    for number in range(guesses):
+        guess = rng.randint(low, top) if rng.random() < 0.5 else rng.randint(1, high)
+        text += f"<think>\nI try a number.\n</think>\n\n<guess>{guess}</guess>"
+        said = answer_guess(str(guess), secret, high)
+        if said == "correct" or number == guesses - 1:
+            break
+        low, top = (max(low, guess + 1), top) if said == "higher" else (low, min(top, guess - 1))
+        injected.append(f"<obs>{said}</obs>")
+        text += injected[-1] + "\n"
+    return text, injected
+
+
 # ---------------------------------------------------------------- data
 
 
@@ -247,24 +293,41 @@ def make_row(name, number, secret, high, guesses, wordings, rng):
             "messages": [{"role": "user", "content": text}], "high": high, "max_guesses": guesses}  # fmt: skip
 
 
+def flags(group):
+    """The flags of prepare_data.py that are this task's own."""
+    group.add_argument("--high", type=int, default=HIGH, help="the secret lies in 1..HIGH (default: %(default)s)")
+    group.add_argument("--easy-high", type=int, default=EASY_HIGH, help="range of bench_rl_train_easy, for a curriculum (default: %(default)s)")
+    group.add_argument("--max-guesses", type=int, default=MAX_GUESSES, help="guesses in a game (default: %(default)s)")
+    group.add_argument("--templates", type=int, default=1, help=f"training wordings, 1 to {len(TEMPLATES)} (default: %(default)s)")
+    group.add_argument("--player", choices=PLAYERS, default=PLAYERS[0], help="who plays the demonstrations (default: %(default)s)")
+    group.add_argument("--sft-size", type=int, default=200, help="demonstrations, validation included (default: %(default)s)")
+    group.add_argument("--train-size", type=int, default=2000, help="games for RL, of each of the two ranges (default: %(default)s)")
+    group.add_argument("--dev-size", type=int, default=60, help="in three columns (default: %(default)s)")
+    group.add_argument("--test-size", type=int, default=300, help="in three columns, 300 at most (default: %(default)s)")
+
+
 def options(args):
+    """(high, easy_high, max_guesses, training wordings), checked."""
     get = lambda name, default: default if getattr(args, name, None) is None else getattr(args, name)
     high, easy, guesses, count = get("high", HIGH), get("easy_high", EASY_HIGH), get("max_guesses", MAX_GUESSES), get("templates", 1)
-    if not (2 <= easy <= high <= 10**6 and guesses >= 1 and 1 <= count <= len(TEMPLATES)):
-        raise SystemExit(
-            f"guess: 2 <= easy_high {easy} <= high {high} <= 10**6, max_guesses {guesses} >= 1, templates {count} 1 to {len(TEMPLATES)}"
-        )
+    for flag, value, low, top in (("high", high, 2, 10**6), ("easy-high", easy, 2, high), ("max-guesses", guesses, 1, 1000),
+                                  ("templates", count, 1, len(TEMPLATES)), ("sft-size", get("sft_size", 2), 2, 10**6),
+                                  ("train-size", get("train_size", 1), 1, 10**6), ("dev-size", get("dev_size", 0), 0, 10**6),
+                                  ("test-size", get("test_size", 0), 0, 10**6)):  # fmt: skip
+        if not low <= value <= top:
+            raise SystemExit(f"--{flag} {value}: a whole number from {low} to {top}" + (", which is --high" if flag == "easy-high" else ""))
     return high, easy, guesses, TEMPLATES[:count]
 
 
 def prepare_sft(args):
-    """sft/: games of the program teacher (the seed used 200)."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """sft/: games of the program teacher (the seed used 200), or of the careless player."""
+    from datafiles import fresh_folder, write_json
 
     (high, _, guesses, wordings), rng = options(args), random.Random(f"{args.seed}-guess-sft")
     rows = [make_row("train", n, rng.randint(1, high), high, guesses, wordings, rng) for n in range(args.sft_size)]
     for row in rows:
-        text, injected = demonstration(int(row["label"]), high)
+        secret = int(row["label"])
+        text, injected = careless(secret, high, guesses, rng) if getattr(args, "player", "") == "careless" else demonstration(secret, high)
         row["messages"] = [*row["messages"], {"role": "assistant", "content": text, "inline": injected}]
     cut = len(rows) - round(len(rows) * args.val_fraction)
     with fresh_folder(Path(args.output) / "guess" / "sft", "sft_stats.json") as folder:
@@ -274,8 +337,8 @@ def prepare_sft(args):
 
 
 def prepare_bench(args):
-    """rl/: bench_train (1..high), bench_train_easy (1..easy_high, the curriculum's first part), bench_dev, bench_test (three columns)."""
-    from tasks.spec_o3_data import fresh_folder, write_json
+    """rl/: bench_rl_train (1..high), bench_rl_train_easy (1..easy_high, the curriculum's first part), bench_dev, bench_test (three columns)."""
+    from datafiles import fresh_folder, write_json
 
     high, easy, guesses, wordings = options(args)
     rng = random.Random(f"{args.seed}-guess-bench")
@@ -289,7 +352,7 @@ def prepare_bench(args):
         each = size // 3 if size >= 3 else size
         return games("train", each, high, wordings) + games("heldout", each, high, HELD_TEMPLATES) + games("1000", each, FAR_HIGH, wordings)
 
-    parts = {"bench_" + name: games("train", args.train_size, top, wordings) for name, top in (("train", high), ("train_easy", easy))}
+    parts = {"bench_rl_" + name: games("train", args.train_size, top, wordings) for name, top in (("train", high), ("train_easy", easy))}
     parts |= {"bench_dev": columns(args.dev_size), "bench_test": columns(min(300, args.test_size))}
     with fresh_folder(Path(args.output) / "guess" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():

@@ -25,19 +25,8 @@ from collections import Counter
 
 import numpy as np
 
-from tasks.spec_o3_data import (
-    TASKS,
-    as_label,
-    check_unique,
-    count_tasks,
-    fresh_folder,
-    safe,
-    sft_sources,
-    split_sources,
-    spread,
-    stop,
-    write_json,
-)
+from datafiles import check_unique, fresh_folder, split_sources, spread, stop, write_json
+from tasks.spec_o3_data import TASKS, as_label, count_tasks, safe, sft_sources
 from tasks.spec_o3_readers import check_spectrum, read_spectra
 from tasks.spec_o3_templates import TEMPLATE_LABELS, draw_templates, read_templates
 

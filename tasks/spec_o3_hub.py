@@ -21,21 +21,8 @@ import json
 import re
 from pathlib import Path
 
-from tasks.spec_o3_data import (
-    TASKS,
-    as_label,
-    check_unique,
-    count_tasks,
-    fresh_folder,
-    need,
-    safe,
-    sft_sources,
-    split_sources,
-    spread,
-    stop,
-    write_json,
-    write_picture,
-)
+from datafiles import check_unique, fresh_folder, need, split_sources, spread, stop, write_json
+from tasks.spec_o3_data import TASKS, as_label, count_tasks, safe, sft_sources, write_picture
 
 SFT_REPO, SFT_REVISION = "Maxwell-Jia/Spec-o3-ColdStartSFT", "7ea73e408ffe6a0b25e5f738e517a71217eb7fbc"
 BENCH_REPO, BENCH_REVISION = "Maxwell-Jia/SpecVI-Bench", "0e003e00ac128c665acd702af3dc0992c4161637"

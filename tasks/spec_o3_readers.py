@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.spec_o3_data import stop
+from datafiles import stop
 
 MAX_FLUX = 1e30
 MIN_PIXELS = 10

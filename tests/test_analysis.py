@@ -12,6 +12,7 @@ import pytest
 from helpers import png
 
 import analysis
+import comparing
 import metrics
 import runs
 from protocol import json_line
@@ -154,7 +155,7 @@ def test_output_without_labels_has_a_table_and_no_figure(tmp_path, capsys):
 
 
 def test_paired_test_and_its_warnings(two, capsys):
-    result = analysis.paired(*two)
+    result = comparing.paired(*two)
     assert (result["only_first"], result["only_second"], result["test"]) == (0, 12, "exact McNemar") and result["p"] == pytest.approx(
         2 / 2**12
     )
@@ -166,7 +167,7 @@ def test_paired_test_and_its_warnings(two, capsys):
 def test_paired_uses_rows_that_both_have_and_leaves_failures_out(tmp_path, capsys):
     first = output(tmp_path / "a", graded(20))
     second = output(tmp_path / "b", [r | ({"finish_reason": "error"} if i == 39 else {}) for i, r in enumerate(graded(20))][5:])
-    result = analysis.paired(first, second)
+    result = comparing.paired(first, second)
     assert result["problems"] == 34 and result["difference"] == 0 and result["p"] == 1
     assert "34 in both, 6 only in" in capsys.readouterr().out
 
@@ -174,7 +175,7 @@ def test_paired_uses_rows_that_both_have_and_leaves_failures_out(tmp_path, capsy
 def test_paired_with_several_samples_takes_row_means(tmp_path):
     first = output(tmp_path / "a", graded(20) + graded(20, sample=1))
     second = output(tmp_path / "b", graded(32) + graded(30, sample=1))
-    result = analysis.paired(first, second)
+    result = comparing.paired(first, second)
     assert (
         result["problems"] == 40
         and result["test"].startswith("sign-flip")
@@ -186,10 +187,10 @@ def test_paired_with_several_samples_takes_row_means(tmp_path):
 def test_paired_refuses_other_rows_and_other_labels(tmp_path):
     first = output(tmp_path / "a", graded(20))
     with pytest.raises(SystemExit, match="no labelled row in common"):
-        analysis.paired(first, output(tmp_path / "b", [r | {"id": f"x{r['id']}"} for r in graded(20)]))
+        comparing.paired(first, output(tmp_path / "b", [r | {"id": f"x{r['id']}"} for r in graded(20)]))
     swapped = [r | {"eval": r["eval"] | {"label": {"YES": "NO", "NO": "YES"}[r["eval"]["label"]]}} for r in graded(20)]
     with pytest.raises(SystemExit, match="disagree about the label of 40 rows"):
-        analysis.paired(first, output(tmp_path / "c", swapped))
+        comparing.paired(first, output(tmp_path / "c", swapped))
 
 
 def run_folder(folder, lines):
@@ -372,3 +373,51 @@ def test_P50_bad_arguments_stop_at_parsing(arguments):
     with pytest.raises(SystemExit) as error:
         analysis.parse_args(arguments)
     assert error.value.code == 2
+
+
+# ---------------------------------------------------------------- solved sets, cross tables
+
+
+def sampled(folder, rights, samples=8, **settings):
+    """An evaluation of `samples` samples a row: rights[i] of row i are right."""
+    return output(folder, [record(i, prediction="YES" if s < right else "NO", sample=s) for i, right in enumerate(rights) for s in range(samples)],
+                  **settings)  # fmt: skip
+
+
+def test_solved_says_that_the_same_rows_are_solved_more_often(tmp_path, capsys):
+    first, second = sampled(tmp_path / "sft", [1, 2, 0, 0, 4, 8]), sampled(tmp_path / "rl", [7, 8, 0, 1, 0, 8])
+    analysis.main(["solved", str(first), str(second)])
+    shown = capsys.readouterr().out
+    assert "| k | both | only sft | only rl | neither | pass@k | difference | p |" in shown
+    assert "| 8 | 3 | 1 | 1 | 1 | 66.7 -> 66.7 % |" in shown and "1 (exact McNemar)" in shown
+    assert "| 1 | 1.4 |" in shown and "31.2 -> 50.0 %" in shown  # 15 and 24 of 48 samples; both: 7/64 + 2/8 + 1
+    assert "only sft, of all samples: row-4\n" in shown and "only rl, of all samples: row-3\n" in shown
+    analysis.main(["solved", str(first), str(second), "--pass-at", "2,4"])
+    assert "| 4 |" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="--pass-at 9: a row has only 8 samples"):
+        analysis.main(["solved", str(first), str(second), "--pass-at", "9"])
+    with pytest.raises(SystemExit) as stopped:
+        analysis.main(["solved", str(first), str(second), "--pass-at", "0,x"])
+    assert stopped.value.code == 2 and "--pass-at '0,x'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="no labelled row in common"):
+        analysis.main(["solved", str(first), str(output(tmp_path / "other", []))])
+
+
+def test_cross_puts_models_against_data(tmp_path, capsys):
+    folders = []
+    for model, wording, right in (("sft", "r1", 20), ("sft", "neutral", 24), ("rl", "r1", 8), ("rl", "neutral", 22)):
+        folder = output(tmp_path / f"{model}-{wording}", graded(right), task="gsm8k", model_path=f"runs/{model}/checkpoints/step-9/sampler")
+        report = json.loads((folder / "metrics.json").read_text())
+        report["config"]["flags"] = {"data": f"datasets/gsm8k/rl/bench_dev_{wording}.jsonl"}
+        (folder / "metrics.json").write_text(json.dumps(report))
+        folders.append(str(folder))
+    analysis.main(["cross", *folders])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| model | gsm8k bench_dev_r1 | gsm8k bench_dev_neutral |" and lines[2].startswith("| sft step-9 | 50.0 %  [35.2, 64.8]  n=40, 2 tokens |")
+    assert lines[4].startswith("| difference | -30.0 points [") and "| -5.0 points [" in lines[4] and "+0 tokens" in lines[4]
+    analysis.main(["cross", folders[0], "--by-task"])
+    assert capsys.readouterr().out.splitlines()[0] == "| model | cv | wd |"
+    with pytest.raises(SystemExit, match="are both sft step-9 on gsm8k bench_dev_r1"):
+        analysis.main(["cross", folders[0], folders[0]])
+    analysis.main(["cross", folders[0], folders[3]])  # half of the table
+    assert "| - |" in capsys.readouterr().out

@@ -322,7 +322,7 @@ def test_ask_an_expert(chat):
     assert (t.finish_reason, t.parts["fabricated"]) == ("invalid_action", -0.2)
 
 
-def test_a_dead_expert_is_an_error_not_a_wrong_answer(chat, monkeypatch, tmp_path):
+def test_P41_a_dead_expert_is_an_error_not_a_wrong_answer(chat, monkeypatch, tmp_path):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr(countdown, "CACHE", tmp_path)
     dead = row(tool="calc+ask", expert={"kind": "remote", "url": "http://127.0.0.1:9/v1", "model": "m"})
@@ -334,7 +334,7 @@ def test_a_dead_expert_is_an_error_not_a_wrong_answer(chat, monkeypatch, tmp_pat
 @pytest.mark.parametrize("judge", rewards.JUDGES)
 def test_gold_earns_the_maximum_on_every_row(chat, tmp_path, tool, judge):
     countdown.prepare_bench(arguments(tmp_path, tool=tool, judge=judge, templates=10, test_size=20, max_new=4000))
-    names = ("bench_train", "bench_dev", "bench_test", "bench_test_heldout")
+    names = ("bench_rl_train", "bench_dev", "bench_test", "bench_test_heldout")
     rows = [one for name in names for one in read_jsonl(tmp_path / "countdown" / "rl" / f"{name}.jsonl")]
     assert len(rows) == 24 + 12 + 20 + 20
     for one in rows[:: 1 if tool == "calc" else 4]:
@@ -350,20 +350,20 @@ def test_gold_earns_the_maximum_on_every_row(chat, tmp_path, tool, judge):
 def test_rows_ranges_and_templates(tmp_path):
     countdown.prepare_bench(arguments(tmp_path, templates=10, tool="calc+ask", train_size=400, test_size=200, dev_size=40))
     rl = tmp_path / "countdown" / "rl"
-    parts = {name: read_jsonl(rl / f"{name}.jsonl") for name in ("bench_train", "bench_dev", "bench_test", "bench_test_heldout")}
+    parts = {name: read_jsonl(rl / f"{name}.jsonl") for name in ("bench_rl_train", "bench_dev", "bench_test", "bench_test_heldout")}
     index = {
         name: sorted({int(one["source_name"].split("-")[1]) for one in part if one["task"] == "countdown-4"})
         for name, part in parts.items()
     }
-    assert index["bench_test"] == index["bench_test_heldout"] == list(range(95_000, 95_100)) and max(index["bench_train"]) < 90_000
-    assert index["bench_dev"] == list(range(90_000, 90_020)) and len(index["bench_train"]) == 200
+    assert index["bench_test"] == index["bench_test_heldout"] == list(range(95_000, 95_100)) and max(index["bench_rl_train"]) < 90_000
+    assert index["bench_dev"] == list(range(90_000, 90_020)) and len(index["bench_rl_train"]) == 200
     words = {name: {one["template"] for one in part} for name, part in parts.items()}
     assert (
-        len(words["bench_train"]) == 10
+        len(words["bench_rl_train"]) == 10
         and words["bench_test"] == {"train-0"}
         and words["bench_test_heldout"] == {"held-0", "held-1", "held-2"}
     )
-    for one in parts["bench_train"] + parts["bench_test_heldout"]:
+    for one in parts["bench_rl_train"] + parts["bench_test_heldout"]:
         prompt = one["messages"][0]["content"]
         assert one["label"] not in prompt and str(one["target"]) in prompt and ", ".join(map(str, one["numbers"])) in prompt
         assert (
@@ -377,9 +377,9 @@ def test_rows_ranges_and_templates(tmp_path):
         stats["train_and_held_out_share"] == 0
         and 0 < stats["floors"]["bench_test"]["random_sum"] < stats["floors"]["bench_test"]["sums_only"] < 1
     )
-    before = (rl / "bench_train.jsonl").read_bytes()
+    before = (rl / "bench_rl_train.jsonl").read_bytes()
     countdown.prepare_bench(arguments(tmp_path, templates=10, tool="calc+ask", train_size=400, test_size=200, dev_size=40))
-    assert (rl / "bench_train.jsonl").read_bytes() == before
+    assert (rl / "bench_rl_train.jsonl").read_bytes() == before
 
 
 def test_demonstrations_and_self_distillation(tmp_path, chat):
@@ -391,7 +391,7 @@ def test_demonstrations_and_self_distillation(tmp_path, chat):
         said = one["messages"][1]
         assert re.findall(r"<result>.*?</result>", said["content"]) == said["inline"] != []
     countdown.prepare_bench(arguments(tmp_path, tool="calc", train_size=4))
-    questions = read_jsonl(tmp_path / "countdown" / "rl" / "bench_train.jsonl")
+    questions = read_jsonl(tmp_path / "countdown" / "rl" / "bench_rl_train.jsonl")
     played = [play(countdown, one, chat, list(countdown.gold(one)))[0] for one in questions[:2]]
     played.append(play(countdown, questions[2], chat, [text("1+1")])[0])
     write_jsonl(tmp_path / "eval" / "trajectories.jsonl", [trajectory_to_json(t, tmp_path / "eval") for t in [*played, *played]])
@@ -406,7 +406,7 @@ def test_demonstrations_and_self_distillation(tmp_path, chat):
     "--counts 5"),
     ({"tool": "calc+ask", "expert": "remote"}, "--expert-url"), ({"train_size": 10**6}, "the pool has 90000"),
 ])  # fmt: skip
-def test_bad_flags_are_one_line(tmp_path, flags, words):
+def test_P50_bad_flags_are_one_line(tmp_path, flags, words):
     with pytest.raises(SystemExit, match=re.escape(words)):
         countdown.prepare_bench(arguments(tmp_path, **flags))
     assert not list(tmp_path.rglob("*.jsonl"))

@@ -72,14 +72,24 @@ def test_reward_is_the_number_and_nothing_else(chat):
     assert gsm8k.reward(row, t) == (None, {}) and gsm8k.predict(t) is None
 
 
+@pytest.mark.parametrize("written", [
+    "<think>\n#### 12\n</think>\n\nfour", "<think>\n12\n</think>\n\n" + " ".join(map(str, range(100))), "<think>\n</think>\n\n#### 11\n#### 13 12",
+    "<think>\n</think>\n\n<answer>12</answer><answer>13</answer>", "<think>\n</think>\n\ntwelve", "<think>\n</think>\n\n#### " + "12" * 30,
+])  # fmt: skip
+def test_probe_only_the_last_number_pays(chat, written):
+    """Numbers in the thoughts, many numbers, several marks, two answers: none pays unless what is read, and only that, is right."""
+    t, _ = play(gsm8k, gsm8k.make_row(RECORD, "test", 0, "neutral", "file"), chat, [written])
+    assert t.reward == 0.0
+
+
 def test_rows(source, tmp_path):
     """Slices [0:200] and [200:500] of test, train drawn by seed, the label nowhere in a prompt, calculator marks gone."""
-    gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=24))
+    gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=24, dev_size=None, test_size=None))
     gsm8k.prepare_sft(arguments(tmp_path, bench_source=source, prompt="r1"))
     rl, sft = tmp_path / "gsm8k" / "rl", tmp_path / "gsm8k" / "sft"
     parts = {path.stem: read_jsonl(path) for path in rl.glob("*.jsonl")}
     assert {name: len(part) for name, part in parts.items()} == {
-        "bench_train": 24, "bench_dev": 200, "bench_test": 300, "bench_dev_r1": 200, "bench_test_r1": 300}  # fmt: skip
+        "bench_rl_train": 24, "bench_dev": 200, "bench_test": 300, "bench_dev_r1": 200, "bench_test_r1": 300}  # fmt: skip
     assert [row["source_name"] for row in parts["bench_dev"]] == [f"test-{n}" for n in range(200)]
     assert [row["source_name"] for row in parts["bench_test_r1"]] == [f"test-{n}" for n in range(200, 500)]
     assert (
@@ -96,7 +106,7 @@ def test_rows(source, tmp_path):
 
 
 def test_bad_input_is_one_line(source, tmp_path):
-    with pytest.raises(SystemExit, match="no gsm8k_train.jsonl and no train.jsonl"):
+    with pytest.raises(SystemExit, match="no gsm8k_train.jsonl and no train.jsonl there"):
         gsm8k.prepare_bench(arguments(tmp_path, bench_source=tmp_path))
     with pytest.raises(SystemExit, match="--prompt chat: there are r1, neutral"):
         gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, prompt="chat"))
@@ -114,7 +124,7 @@ def test_bad_input_is_one_line(source, tmp_path):
 def test_gold_earns_full_reward(source, tmp_path, chat):
     gsm8k.prepare_bench(arguments(tmp_path, bench_source=source, train_size=10))
     rl = tmp_path / "gsm8k" / "rl"
-    rows = [row for name in ("train", "dev", "test", "dev_r1", "test_r1") for row in read_jsonl(rl / f"bench_{name}.jsonl")[:10]]
+    rows = [row for name in ("rl_train", "dev", "test", "dev_r1", "test_r1") for row in read_jsonl(rl / f"bench_{name}.jsonl")[:10]]
     played = [play(gsm8k, row, chat, list(gsm8k.gold(row)))[0] for row in rows]
     assert {t.reward for t in played} == {1.0 == gsm8k.full_reward(rows[0]) and 1.0}
     report = gsm8k.metrics(rows, played)
@@ -128,7 +138,7 @@ def test_the_published_files(tmp_path, chat):
     """All 7,473 and 1,319 rows have a readable label, and every published solution is right in both forms."""
     gsm8k.prepare_bench(arguments(tmp_path, bench_source=DATA, train_size=100000))
     rl = tmp_path / "gsm8k" / "rl"
-    assert len(read_jsonl(rl / "bench_train.jsonl")) == 7473
+    assert len(read_jsonl(rl / "bench_rl_train.jsonl")) == 7473
     for prompt in ("r1", "neutral"):
         rows = [gsm8k.make_row(record, "test", n, prompt, DATA) for n, record in enumerate(gsm8k.load_split(DATA, "test"))]
         assert len(rows) == 1319 and all(gsm8k.same(gsm8k.read_number(gsm8k.demonstration(row)), row["label"]) for row in rows)

@@ -9,6 +9,7 @@ from helpers import tiny_folder
 from inline_helpers import arguments, check_record, play
 
 from protocol import load_chat, read_jsonl
+from rollout import Trajectory, Turn
 from tasks import guess
 
 ROW = guess.make_row("train", 0, 37, 100, 10, guess.TEMPLATES[:1], random.Random(0))
@@ -72,6 +73,18 @@ def test_fabricated_observation_ends_the_game_and_costs(chat):
     assert "<obs>" in check_record(chat, t)  # its own writing is trained (downwards); only what was injected is not
 
 
+@pytest.mark.parametrize("written, reward", [
+    ("<guess>" + " ".join(map(str, range(1, 101))) + "</guess>", 0.0),  # all numbers in one guess
+    ("".join(f"<guess>{k}</guess>" for k in range(1, 101)), 0.0),  # more guesses than there are, in one breath: the eleventh counts no more
+    ("".join(f"<guess>{k}</guess>" for k in (1, 2, 37)), 0.9),  # guesses that nobody stopped at are counted and priced
+    ("<guess>50</guess> higher <guess>37 or 36</guess>", 0.0), ("<guess>50<guess>37</guess></guess>", 1.0), ("it is 37", 0.0),
+])  # fmt: skip
+def test_probe_no_cheaper_way_to_hit(written, reward):
+    """The reward plays the record again: what the text claims, or how it is packed, changes nothing."""
+    t = Trajectory("a", "guess-train", turns=[Turn([], [], text=written)], finish_reason="answer")
+    assert guess.reward(ROW, t)[0] == reward
+
+
 def test_saying_correct_is_not_being_correct(chat):
     t, _ = play(guess, ROW, chat, [turn(50)[0], " correct! The number was 37."])
     assert (t.finish_reason, t.reward) == ("invalid_action", 0.0)
@@ -90,7 +103,7 @@ def test_a_turn_that_ends_after_a_guess_goes_on_as_a_conversation(chat):
 
 def test_gold_earns_the_maximum_on_every_row(chat, tmp_path):
     guess.prepare_bench(arguments(tmp_path, templates=4, test_size=60))
-    rows = [row for name in ("train", "train_easy", "dev", "test") for row in read_jsonl(tmp_path / "guess" / "rl" / f"bench_{name}.jsonl")]
+    rows = [row for name in ("rl_train", "rl_train_easy", "dev", "test") for row in read_jsonl(tmp_path / "guess" / "rl" / f"bench_{name}.jsonl")]
     assert len(rows) == 24 + 24 + 12 + 60 and {row["task"] for row in rows} == {"guess-train", "guess-heldout", "guess-1000"}
     for row in rows:
         t, _ = play(guess, row, chat, list(guess.gold(row)))
@@ -117,7 +130,7 @@ def test_rows_and_demonstrations(tmp_path):
     assert {row["high"] for row in test if row["task"] == "guess-1000"} == {1000}
     opening = guess.HELD_TEMPLATES[0][:9], guess.HELD_TEMPLATES[1][:9]
     assert all(row["messages"][0]["content"].startswith(opening) == (row["task"] == "guess-heldout") for row in test)
-    easy = read_jsonl(root / "rl" / "bench_train_easy.jsonl")
+    easy = read_jsonl(root / "rl" / "bench_rl_train_easy.jsonl")
     assert max(int(row["label"]) for row in easy) <= 20 and "20" in easy[0]["messages"][0]["content"]
     before = (root / "rl" / "bench_test.jsonl").read_bytes()
     guess.prepare_bench(arguments(tmp_path, test_size=300))

@@ -1,11 +1,14 @@
-"""SFT rows with inline results: what was injected weighs nothing, and the ids are those of a rollout of the same turn."""
+"""Injected results in training: they weigh nothing in SFT and RL, wherever a turn is cut, and what stands around them is scored exactly."""
+
+import asyncio
 
 import numpy as np
 import pytest
-from helpers import tiny_folder
-from inline_helpers import play
+from helpers import ScriptedSampler, tiny_folder
+from inline_helpers import check_record, play
 
-from protocol import encode_text, flat_tokens, load_chat, rl_datum, sft_datum
+from protocol import Sample, SamplingParams, encode_text, flat_tokens, load_chat, rl_datum, sft_datum
+from rollout import rollout
 from tasks import countdown, guess
 
 GAME = guess.make_row("train", 0, 37, 100, 10, guess.TEMPLATES[:1], __import__("random").Random(0))
@@ -31,3 +34,61 @@ def test_injected_results_are_not_trained(tmp_path, arch, task, row):
     with pytest.raises(SystemExit, match="not in its message"):
         sft_datum(chat, [*row["messages"], {"role": "assistant", "content": text, "inline": ["<obs>elsewhere</obs>"]}])
     assert encode_text(chat, "x").tokens
+
+
+def test_P03_a_game_cut_anywhere_keeps_its_arrays_in_step(tmp_path):
+    """A limit may fall inside a guess, at an observation or behind it: what was injected is there whole or not at all, and weighs nothing."""
+    chat = load_chat(tiny_folder(tmp_path, "qwen3", weights=False))
+    pieces = list(guess.gold(GAME))
+    whole, _ = play(guess, GAME, chat, pieces)
+    ends = set()
+    for limit in range(whole.sampled.index(True) + 1, len(whole.sampled) + 2):
+        tokens = iter(chat.tokenizer(piece, add_special_tokens=False).input_ids for piece in pieces)
+
+        def cut(chunks, i, params, tokens=tokens):
+            ids = next(tokens)
+            return Sample(ids[: params.max_tokens], [-0.25] * min(len(ids), params.max_tokens), "stop_string" if len(ids) <= params.max_tokens else "length")
+
+        t = asyncio.run(rollout(guess, GAME, chat, ScriptedSampler(chat, cut), SamplingParams(10**4), max_seq_len=limit))
+        assert len(t.sampled) <= limit and (t.error, t.reward) == ("", whole.reward if t.finish_reason == "answer" else 0.0)
+        assert "".join(t.turns[0].inline) == "".join(whole.turns[0].inline[: len(t.turns[0].inline)])
+        check_record(chat, t)
+        ends.add(t.finish_reason)
+    assert ends == {"max_seq_len", "answer"}
+
+
+def test_log_probabilities_match_the_trainer_on_both_sides_of_each_injection(tmp_path):
+    """A random model through the real engine, stopped at common letters: what it said is scored alike by the trainer (fp32, 1e-3), and
+    injected tokens have neither weight nor advantage."""
+    from types import SimpleNamespace
+
+    import torch
+
+    from backends.local import create_trainer
+    from protocol import Observation
+
+    torch.set_num_threads(1)
+    folder = tiny_folder(tmp_path, "qwen3")
+    chat = load_chat(folder)
+    episode = SimpleNamespace(messages=GAME["messages"], tools=None, stop_strings=tuple("aeiouns"), inline=lambda text: f"<obs>{len(text)}</obs>",
+                              step=lambda action: Observation(done=True))  # fmt: skip
+    task = SimpleNamespace(start=lambda row, folder: episode, reward=lambda row, t: (1.0, {}), ANSWER=guess.ANSWER)
+
+    async def go():
+        trainer = await create_trainer(folder, rank=0, seed=0)
+        try:
+            play = [rollout(task, GAME, chat, trainer.sampler(), SamplingParams(200), max_turns=1, max_seq_len=600, sample_index=i) for i in range(4)]
+            played = await asyncio.gather(*play)
+            datums = [rl_datum(t, 1.0) for t in played]
+            return played, datums, await trainer.forward(datums, "cross_entropy")
+        finally:
+            trainer.close()
+
+    played, datums, output = asyncio.run(go())
+    assert sum(len(t.turns[0].inline) for t in played) >= 4  # there are injections
+    for t, datum, logprobs in zip(played, datums, output.logprobs):
+        check_record(chat, t)
+        said = datum.weights != 0
+        assert np.abs(logprobs[said] - datum.logprobs[said]).max() < 1e-3
+        first = t.sampled.index(True)
+        assert (datum.weights[first - 1 :] == 0).sum() == len(t.sampled) - first - sum(t.sampled) and not datum.advantages[~said].any()

@@ -179,3 +179,19 @@ def test_published_rows_agree_with_themselves():
         assert row["format_rate"] == pytest.approx(row["format_ok"] / row["count"], abs=1e-4), row["name"]
         if row.get("f1"):
             assert row["macro_f1"] == pytest.approx(np.mean(list(row["f1"].values())), abs=1e-4), row["name"]
+
+
+def test_P40_solved_sets_by_hand():
+    """Four problems, two samples each. k = 2: the sets themselves. k = 1: expected sizes, 1 x 1/2 + 1/2 x 1 + 0 + 0 = 1 in both."""
+    first = {"a": [1, 1], "b": [1, 0], "c": [0, 1], "d": [0, 0]}
+    second = {"a": [1, 0], "b": [1, 1], "c": [0, 0], "d": [0, 0]}
+    report = metrics.solved_report(first, second, [1, 2])
+    sets = {k: [report[k][name] for name in ("both", "only_first", "only_second", "neither")] for k in report}
+    assert sets["2"] == [2, 1, 0, 1] and sets["1"] == [1.0, 1.0, 0.5, 1.5] and sum(sets["1"]) == 4
+    assert report["2"]["exact"] and report["2"]["p"] == metrics.mcnemar(1, 0) == 1.0 and report["2"]["test"] == "exact McNemar"
+    assert not report["1"]["exact"] and (report["1"]["first"], report["1"]["second"], report["1"]["difference"]) == (0.5, 0.375, -0.125)
+    assert (report["2"]["first"], report["2"]["second"], report["2"]["difference"]) == (0.75, 0.5, -0.25)
+    surer = metrics.solved_report({n: [1] + [0] * 7 for n in range(20)}, {n: [1] * 8 for n in range(20)}, [1, 8])
+    assert surer["1"]["p"] < 0.01 and surer["1"]["difference"] == 0.875 and surer["8"]["difference"] == 0 and surer["8"]["p"] == 1.0
+    with pytest.raises(ValueError, match="pass@3"):
+        metrics.solved_report(first, second, [3])

@@ -14,9 +14,10 @@ from spectra_fixtures import hub_refused as refused
 from spectra_fixtures import run_hub as run
 from spectra_fixtures import sample, write_sft
 
+import datafiles
 import prepare_data
 from protocol import read_jsonl
-from tasks import spec_o3_data, spec_o3_hub
+from tasks import spec_o3_hub
 
 ROOT = Path(prepare_data.__file__).parent
 
@@ -106,12 +107,12 @@ def test_P45_remains_of_killed_runs_are_cleared_and_a_cut_swap_is_undone(tmp_pat
     for name in (f".sft.part-{dead.pid}", f".sft.old-{dead.pid}", f".sft.part-{os.getppid()}", "sft-notes"):
         (parent / name).mkdir(parents=True)
         (parent / name / "sft_stats.json").write_text(name)
-    with pytest.raises(KeyError), spec_o3_data.fresh_folder(parent / "sft", "sft_stats.json") as fresh:
+    with pytest.raises(KeyError), datafiles.fresh_folder(parent / "sft", "sft_stats.json") as fresh:
         (fresh / "half").write_text("written")
         raise KeyError("anything")
     assert (parent / "sft" / "sft_stats.json").read_text() == f".sft.old-{dead.pid}"  # the swap was cut between its two renames
     assert sorted(path.name for path in parent.iterdir()) == [f".sft.part-{os.getppid()}", "sft", "sft-notes"]  # a live run is left alone
-    with spec_o3_data.fresh_folder(parent / "sft", "sft_stats.json") as fresh:
+    with datafiles.fresh_folder(parent / "sft", "sft_stats.json") as fresh:
         (fresh / "sft_stats.json").write_text("new")
     assert (parent / "sft" / "sft_stats.json").read_text() == "new"
 
@@ -136,7 +137,7 @@ def test_P45_full_disk_is_one_line_and_keeps_the_earlier_output(tmp_path, monkey
 WORKERS = f"""
 import os, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from tasks.spec_o3_data import spread
+from datafiles import spread
 
 def act(item):
     if item == "fail":
@@ -178,9 +179,9 @@ def test_P36_workers_do_not_outlive_the_run(tmp_path, how):
     run.send_signal(how)
     run.wait(timeout=20)
     deadline = time.monotonic() + 20
-    while any(spec_o3_data.is_alive(int(pid)) for pid in workers) and time.monotonic() < deadline:
+    while any(datafiles.is_alive(int(pid)) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert len(workers) == 3 and not any(spec_o3_data.is_alive(int(pid)) for pid in workers)
+    assert len(workers) == 3 and not any(datafiles.is_alive(int(pid)) for pid in workers)
 
 
 def test_P50_holding_out_every_demonstration_is_refused(tmp_path):
