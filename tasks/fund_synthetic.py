@@ -32,8 +32,8 @@ import numpy as np
 from tasks import fund_wordings as say
 
 SIZES = {"single": 454, "multi": 823, "request": 0}  # rows of bench_rl_train by kind (seed 003, section 7.5)
-SCHEDULE = ("balance", "transfer", "withdraw", "order", "history", "market", "unsure_withdraw", "settlement", "settlement", "settled",
-            "hours", "session_order", "filled", "combination", "combination", "combination")  # fmt: skip
+SCHEDULE = ("balance", "settlement", "hours", "combination", "transfer", "withdraw", "session_order", "combination", "unsure_withdraw",
+            "settlement", "filled", "order", "history", "settled", "market", "combination")  # mixed: a small set has every category  # fmt: skip
 WEAK = ("domain", "intraday", "combination")  # what --oversample repeats: the categories in which the seed's baseline was weak
 SIDES = {"en": {"buy": "buy", "sell": "sell"}, "zh": {"buy": "买入", "sell": "卖出"}}
 PARAMS = {  # intent -> parameters, out of what was drawn
@@ -255,12 +255,11 @@ def think(number, steps, result, lang, condition):
 
 
 def options(args):
-    """What the flags decide about rows; flags that prepare_data.py doesn't know (yet) keep their defaults."""
+    """What the flags of `tasks/fund.py` decide about rows; those that are not given keep their defaults."""
     from tasks.fund_rewards import check_mode
 
     known = {"form": "react", "labels": "right", "oversample": 1, "reward_mode": "ground-truth", "misuse_penalty": 0.0}
     chosen = {name: default if getattr(args, name, None) is None else getattr(args, name) for name, default in known.items()}
-    chosen["labels"] = str(chosen["labels"])  # prepare_data.py may hand over a path
     for name, allowed in (("form", ("react", "tool-only")), ("labels", ("right", "wrong"))):
         if chosen[name] not in allowed:
             raise SystemExit(f"--{name} {chosen[name]!r}: choose {' or '.join(allowed)}")
@@ -411,8 +410,8 @@ def prepare_bench(args):
     """bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json. Half of dev and test are single rows, a third multi, the
     rest requests."""
     chosen = options(args)
-    sizes = {kind: {True: 20, False: count}[bool(getattr(args, "smoke", False)) and kind != "request"] for kind, count in SIZES.items()}
-    sizes |= {kind: getattr(args, f"{kind}_size") for kind in SIZES if getattr(args, f"{kind}_size", None) is not None}
+    sizes = SIZES if getattr(args, "train_size", None) is None else SIZES | mixture(args.train_size)
+    sizes = sizes | {kind: getattr(args, f"{kind}_size") for kind in SIZES if getattr(args, f"{kind}_size", None) is not None}
     files = {"bench_rl_train": training(make_rows("rl", "train", sizes, args.seed, chosen), chosen)}
     for split in ("dev", "test"):
         total = getattr(args, f"{split}_size")
