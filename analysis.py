@@ -3,7 +3,7 @@
     python analysis.py curves runs/spec-o3-rl                                 # metrics.jsonl -> curves.png, curves.pdf
     python analysis.py compare outputs/base outputs/sft outputs/rl --published    # four panels with intervals
     python analysis.py paired outputs/sft outputs/rl                          # is the difference more than chance?
-    python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
+    python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown; `ledger experiments/` prints what was asked and found
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
 Everything is read from the folders; nothing is typed in here. `--published` adds the five rows of the published chapter, which are data
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+import ledger
 import metrics
 import runs
 from protocol import read_jsonl
@@ -56,6 +57,7 @@ def parse_args(argv=None):
         sub.add_argument("--save", type=Path, help="path without ending, for .png and .pdf (default: in or beside the first folder)")
     for sub in (curves, compare, table):
         sub.add_argument("--names", help="names to show instead of the folders', with commas")
+    command("ledger", "print the experiments of a folder: question, prediction, what was measured, verdict", "FOLDER", 1)
     command("paired", "compare two evaluations on the rows that both have", "OUTPUT", 2)
     report = command("report", "write the trajectories of an evaluation or a run as one HTML file", "FOLDER", 1)
     report.add_argument("--limit", type=runs.number(int, 0), default=1000, help="trajectories, taken evenly; 0 = all (default: 1000)")
@@ -436,12 +438,10 @@ def main(argv=None):
     first = args.folders[0] if args.folders else Path("outputs") / "published"
     if args.command == "curves":
         draw_curves(args.folders, args.names, args.save or first / "curves", args.keys, args.smooth)
-    elif args.command == "compare":
-        draw_comparison(gather(args), args.save or first.parent / "comparison")
-    elif args.command == "table":
-        print(markdown_table(gather(args)))
-    elif args.command == "paired":
-        paired(*args.folders)
+    elif args.command == "compare": draw_comparison(gather(args), args.save or first.parent / "comparison")
+    elif args.command == "table": print(markdown_table(gather(args)))
+    elif args.command == "paired": paired(*args.folders)
+    elif args.command == "ledger": print(ledger.show(first))
     else:
         write_report(first, args.save or first / "report.html", args.limit)
 

@@ -368,6 +368,7 @@ def flags(group):
     group.add_argument("--single-size", type=whole(0), help="single-step rows for RL (default: 454)")
     group.add_argument("--multi-size", type=whole(0), help="expanded rows of several-step requests for RL (default: 823)")
     group.add_argument("--request-size", type=whole(0), help="whole requests for RL, run on the account (default: 0)")
+    group.add_argument("--domain-size", type=whole(0), help="further rows of the domain category for RL, about settlement (default: 0; the seed tried 100)")
     group.add_argument("--requests", type=Path, metavar="FILE", help="JSONL of your own requests in place of the generator (tasks/fund_files.py)")
     group.add_argument("--tools", type=Path, metavar="FILE", help="with --requests: JSON list of your own tools' schemas")
 
@@ -395,7 +396,7 @@ def prepare_bench(args):
 
 
 def _source(args):
-    generated = [name for name in ("train_size", "single_size", "multi_size", "request_size") if getattr(args, name, None) is not None]
+    generated = [name for name in ("train_size", "single_size", "multi_size", "request_size", "domain_size") if getattr(args, name, None) is not None]
     if getattr(args, "source", "synthetic") != "synthetic":
         raise SystemExit(f"--source {args.source}: the fund assistant has its generator, or your own requests by --requests FILE")
     if getattr(args, "requests", None) is None:

@@ -31,7 +31,7 @@ import numpy as np
 
 from tasks import fund_wordings as say
 
-SIZES = {"single": 454, "multi": 823, "request": 0}  # rows of bench_rl_train by kind (seed 003, section 7.5)
+SIZES = {"single": 454, "multi": 823, "request": 0, "domain": 0}  # rows of bench_rl_train by kind (seed 003, sections 7.5 and 3.1.3)
 SCHEDULE = ("balance", "settlement", "hours", "combination", "transfer", "withdraw", "session_order", "combination", "unsure_withdraw",
             "settlement", "filled", "order", "history", "settled", "market", "combination")  # mixed: a small set has every category  # fmt: skip
 WEAK = ("domain", "intraday", "combination")  # what --oversample repeats: the categories in which the seed's baseline was weak
@@ -289,7 +289,7 @@ def make_row(name, kind, category, split, lang, made, expected, previous, chosen
 
 
 def make_rows(name, split, sizes, seed, chosen):
-    """Rows of one file: sizes {single, multi, request}. Decided by (seed, name) alone; the order is mixed."""
+    """Rows of one file: sizes {single, multi, request, domain}. Decided by (seed, name) alone; the order is mixed."""
     rng, rows, seen = np.random.default_rng([seed, *map(ord, name)]), [], set()
 
     def new(make):
@@ -321,6 +321,10 @@ def make_rows(name, split, sizes, seed, chosen):
     for number in range(sizes.get("request", 0)):
         lang, made = new(lambda lang: make_request(rng, split, lang, pick(rng, (2, 2, 3))))
         rows.append(make_row(f"{name}-request-{number:05d}", "request", "request", split, lang, made, made["path"][0], [], chosen))
+    for number in range(sizes.get("domain", 0)):  # last, so that the others stay the same
+        intent = ("settlement", "settlement", "settled")[number % 3]
+        lang, made = new(lambda lang, intent=intent: make_single(rng, split, lang, intent))
+        rows.append(make_row(f"{name}-domain-{number:05d}", "single", "domain", split, lang, made, made["expected"], [], chosen))
     return [rows[i] for i in rng.permutation(len(rows))]
 
 

@@ -46,14 +46,14 @@ def test_sizes(place):
 
 def test_every_switch_reaches_the_rows(monkeypatch, tmp_path):
     flags = ["--form", "tool-only", "--labels", "wrong", "--oversample", 2, "--reward-mode", "rules-tool", "--misuse-penalty", 0.3, "--single-size", 40,
-             "--multi-size", 4, "--request-size", 3]  # fmt: skip
+             "--multi-size", 4, "--request-size", 3, "--domain-size", 5]  # fmt: skip
     made = prepare(monkeypatch, tmp_path, *SIZES, *flags)
     train = made["bench_rl_train"]
     assert {row["form"] for row in train} == {"tool-only"} and {row["reward_mode"] for row in train} == {"rules-tool"}
     assert {row["misuse_penalty"] for row in train} == {0.3}
     assert any(row.get("mislabelled") for row in train) and any(row["id"].endswith("-x2") for row in train)
     once = [row["kind"] for row in train if not row["id"].endswith("-x2")]
-    assert [once.count(kind) for kind in ("single", "multi", "request")] == [40, 4, 3]
+    assert [once.count(kind) for kind in ("single", "multi", "request")] == [45, 4, 3]
     stats = json.loads((tmp_path / "fund" / "rl" / "bench_stats.json").read_text())
     assert stats["settings"]["labels"] == "wrong" and stats["bench_dev"]["mislabelled"] == 0
 
