@@ -469,11 +469,13 @@ def test_a_request_that_stops_early_or_goes_too_far_has_not_succeeded(chat, data
     assert play(chat, row, [look, first, second]).reward < 1
 
 
-def test_endless_requests_end(chat, data):
+def test_P11_endless_requests_end_and_nothing_malformed_is_run(chat, data):
     row = a_request(data, 2)
     trajectory = play(chat, row, ['{"thought": "go on"}'] * 20)
     assert trajectory.finish_reason == "answer" and len(trajectory.turns) == fund.MAX_STEPS and trajectory.reward == 0
     assert "Step 1: nothing -> Error: lacks: no action" in trajectory.turns[0].observation.text
+    half = play(chat, row, ['{"thought": "go on", "action": {"tool": "withdraw_funds", "params": {"amount": "all"}}, "plan": ["now"]}'])
+    assert fund.replay(row, half)[0] == [] and "Error: params: " in half.turns[0].observation.text
 
 
 @pytest.mark.parametrize("text, reason", [("Let me think.", "invalid_action"), ("{broken}", "answer"), ("<tool_call>{}</tool_call>", None)])
@@ -485,7 +487,7 @@ def test_what_is_no_reply_earns_nothing_and_is_wrong(chat, data, text, reason):
     assert report["format_rate"] == 0 and sum(report["faults"].values()) == len(trajectory.turns)
 
 
-def test_failed_trajectories_abstain(chat, data):
+def test_P41_failed_trajectories_abstain(chat, data):
     row = data["bench_dev"][0]
     trajectory = play(chat, row, [RuntimeError("gone")])
     assert trajectory.finish_reason == "error" and fund.reward(row, trajectory) == (None, {})

@@ -58,6 +58,12 @@ def test_every_switch_reaches_the_rows(monkeypatch, tmp_path):
     assert stats["settings"]["labels"] == "wrong" and stats["bench_dev"]["mislabelled"] == 0
 
 
+def test_one_language_and_single_steps_alone(monkeypatch, tmp_path):
+    made = prepare(monkeypatch, tmp_path, *SIZES[:6], "--languages", "zh", "--single-size", 9, "--multi-size", 0)
+    assert all({row["lang"] for row in rows} == {"zh"} and {row["kind"] for row in rows} == {"single"} for rows in made.values())
+    assert [len(made[name]) for name in ("sft_train", "bench_rl_train", "bench_dev")] == [18, 9, 24]
+
+
 def test_smoke_is_small(monkeypatch, tmp_path):
     made = prepare(monkeypatch, tmp_path, "--smoke")
     assert {name: len(rows) for name, rows in made.items()} == {"sft_train": 36, "sft_val": 4, "bench_rl_train": 40, "bench_dev": 20, "bench_test": 20}

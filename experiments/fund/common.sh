@@ -1,12 +1,14 @@
 # Sourced by the experiments beside it: what they share, so that each holds only what it varies. Finished runs and evaluations are kept: run a
 # script again and it goes on where it stopped.
 #
-#   bash experiments/fund/03_ngrpo.sh                                      # a million parameters from nothing, two CPU cores
+#   bash experiments/fund/03_ngrpo.sh                                      # a third of a million parameters from nothing, two CPU cores
 #   MODEL=Qwen/Qwen2.5-Coder-0.5B-Instruct bash experiments/fund/03_ngrpo.sh      # one GPU; or a local folder
 #   SEEDS="1 2 3" RL_STEPS=300 MODEL=... bash experiments/fund/03_ngrpo.sh
 #   DRY=1 bash experiments/fund/03_ngrpo.sh                                # only print the commands
 set -euo pipefail
 script=$0
+short=48 # tokens of a tiny model's reply: a bare tool, or thought, action and plan
+! grep -q -e "--form react" "$script" || short=160
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 [ -n "${DRY:-}" ] || [ -x .venv/bin/python ] || { echo "no .venv here: bash test.sh makes it" >&2; exit 1; }
 python=(${NICE:+nice -n "$NICE"} .venv/bin/python)
@@ -15,15 +17,17 @@ export PYTHONUNBUFFERED=1 HF_HUB_DISABLE_TELEMETRY=1
 : "${MODEL:=tiny}" "${SEEDS:=1 2}"
 experiment=$(basename "$script" .sh)
 
-if [ "$MODEL" = tiny ]; then # sizes for two cores: a pair of runs in less than ten minutes
+if [ "$MODEL" = tiny ]; then # sizes for two cores: a pair of runs in less than ten minutes; single steps in one language are what it can learn
     model=models/tiny-fund
-    : "${SFT_ROWS:=1600}" "${RL_STEPS:=30}" "${BATCH:=6}" "${GROUP:=6}" "${RL_RATE:=3e-4}" "${LIMIT:=160}"
-    sft_flags=(--rank 0 --epochs 2 --batch-size 16 --learning-rate 2e-3 --schedule cosine --warmup 0.05 --grad-clip 1 --answer-weight 20)
+    : "${SFT_ROWS:=1350}" "${RL_STEPS:=30}" "${BATCH:=4}" "${GROUP:=8}" "${RL_RATE:=3e-4}" "${LIMIT:=160}" "${DEV:=320}" "${TOKENS:=$short}"
+    data_flags=(--languages en --single-size 800 --multi-size 0)
+    sft_flags=(--rank 0 --epochs 3 --batch-size 8 --learning-rate 4e-3 --schedule cosine --warmup 0.05 --grad-clip 1 --answer-weight 10)
     rl_flags=(--temperature 1 --grad-clip 1)
 else # the seed's settings (section 5), at the size of a small model
     model=$MODEL
     : "${SFT_ROWS:=100}" "${RL_STEPS:=160}" "${BATCH:=8}" "${GROUP:=8}" "${RL_RATE:=2e-5}" "${LIMIT:=0}"
     sft_flags=(--rank 16 --epochs 2 --batch-size 8 --learning-rate 1e-4)
+    data_flags=()
     rl_flags=(--temperature 0.9)
 fi
 tag=$(basename "$model")
@@ -34,7 +38,7 @@ sizes=(--max-tokens "$TOKENS" --max-seq-len 2048)
 data() {
     local name=$1; shift
     [ -e "datasets/fund-$tag/$name/fund/rl/bench_stats.json" ] && return
-    "${python[@]}" prepare_data.py all --task fund --output "datasets/fund-$tag/$name" --sft-size "$SFT_ROWS" --dev-size "$DEV" --test-size 0 "$@"
+    "${python[@]}" prepare_data.py all --task fund --output "datasets/fund-$tag/$name" --sft-size "$SFT_ROWS" --dev-size "$DEV" --test-size 0 "${data_flags[@]}" "$@"
 }
 
 # train SCRIPT RUN FLAGS...

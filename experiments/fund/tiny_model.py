@@ -1,4 +1,4 @@
-"""A language model of about a million parameters, made from nothing, for the CPU versions of these experiments.
+"""A language model of some three hundred thousand parameters, made from nothing, for the CPU versions of these experiments.
 
     python experiments/fund/tiny_model.py --rows datasets/fund/sft/sft_train.jsonl --out models/tiny-fund
 
@@ -18,8 +18,8 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--rows", type=Path, required=True, help="sft_train.jsonl: the text that the tokenizer is learnt from")
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
-    parser.add_argument("--width", type=int, default=128, help="of the model (default: %(default)s)")
-    parser.add_argument("--layers", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--width", type=int, default=96, help="of the model (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--vocabulary", type=int, default=1200, help="tokens, controls included (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the weights (default: %(default)s)")
     return parser.parse_args()
