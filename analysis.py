@@ -6,6 +6,7 @@
     python analysis.py solved outputs/sft outputs/rl                          # which rows each solves within 1, 8, 64 samples
     python analysis.py cross outputs/sft-r1 outputs/sft-neutral outputs/rl-r1 outputs/rl-neutral    # models against data sets or wordings
     python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
+    python analysis.py ledger experiments/                                    # every experiment: question, prediction, finding, verdict
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
 Everything is read from the folders; nothing is typed in here. `--published` adds the five rows of the published chapter, which are data
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import comparing
+import ledger
 import metrics
 import runs
 from comparing import read_output
@@ -58,6 +60,7 @@ def parse_args(argv=None):
         sub.add_argument("--save", type=Path, help="path without ending, for .png and .pdf (default: in or beside the first folder)")
     for sub in (curves, compare, table):
         sub.add_argument("--names", help="names to show instead of the folders', with commas")
+    command("ledger", "print the experiments of a folder: question, prediction, what was measured, verdict", "FOLDER", 1)
     command("paired", "compare two evaluations on the rows that both have", "OUTPUT", 2)
     solved = command("solved", "compare the sets of rows that two evaluations solve within k samples", "OUTPUT", 2)
     solved.add_argument("--pass-at", metavar="K,K", help="these k (default: 1, 8, 64 as far as there are samples, and all samples)")
@@ -288,6 +291,8 @@ def main(argv=None):
         comparing.solved(*args.folders, args.pass_at)
     elif args.command == "cross":
         comparing.cross(args.folders, args.by_task)
+    elif args.command == "ledger":
+        print(ledger.show(first))
     else:
         write_report(first, args.save or first / "report.html", args.limit)
 

@@ -10,8 +10,14 @@ batch (the token mean of the seed; backends sum); one optimizer step. Groups who
 
 Options and what each does to the gradient:
     --advantage grpo|mean|rloo       by the group's standard deviation | not divided (Dr. GRPO) | against the mean of the others
-    --virtual-max off|on|auto        NGRPO: a full-mark sample joins the statistics, so that a group that failed alike still learns;
-                                     auto = while the running share of flat groups is above 30 %
+    --virtual-max off|on|auto        NGRPO: a sample with full marks (--max-reward) joins the statistics, so that a group whose rewards are
+                                     equal and below it is pushed away from what it did. It also pushes down right answers if they can't reach
+                                     --max-reward: set that to what the reward can really give. auto: on while the running share of flat
+                                     groups (0.9 old + 0.1 new, from 0) is above 30 %, until it is below 20 %: switched on by four steps of
+                                     flat groups alone, or nine of every second one flat; off by six without any (0.34 x 0.9^6 = 0.18)
+    --phase-weights PHASES           PRS: the reward is the weighted sum of the named parts, by share of the training: "0:thought=1;0.5:tool=1"
+    --lead LOW,HIGH                  GRPO-LEAD: advantages of a question x LOW (its category was always right so far) to HIGH (always wrong)
+    --dart REASONING,TOOL            DART: loss weights of the tokens of reasoning and of the call, each over their mean; 0.5,0.5 = no change
     --loss ppo|importance_sampling|cispo|gspo, --clip-low, --clip-high     the bounds of the ratio are 1 - low and 1 + high
     --kl-coef B                      adds -B (logp - logp_anchor) to every token's advantage; the anchor is the policy RL began with
     --truncated keep|mask            mask: trajectories cut by a limit stay in the statistics but train no token (DAPO)
@@ -19,6 +25,9 @@ Options and what each does to the gradient:
     --refill N                       up to N more rounds of questions in place of flat groups (DAPO's dynamic sampling, bounded)
     --pool OUTPUT --pool-range LO,HI only questions that an evaluation of several samples solved between LO and HI times
     --importance-cap C               weighs each token by min(p_trainer/p_sampler, C): for a sampler with other kernels than the trainer
+
+frac_reward_zero_std counts groups of equal rewards, with or without a virtual sample; frac_groups_silent those that gave no gradient.
+health.py warns while the run goes on, and prints its table of thresholds at the end.
 
 Departures from the seed: exact --resume; a dead branch is dropped while three quarters of its group live; truncation is a finish reason of
 its own; reward and evaluation read the answer in the same way.
@@ -29,13 +38,36 @@ import asyncio
 import math
 import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+import advantages
+import health
 import runs
+
+
+def pair(text):
+    """"0.3,0.7" -> (0.3, 0.7)"""
+    numbers = [float(part) for part in text.split(",")]
+    if len(numbers) != 2 or not all(math.isfinite(number) and number >= 0 for number in numbers) or not sum(numbers):
+        raise ValueError(f"{text!r} is not two numbers from 0 on, as in 0.3,0.7")
+    return tuple(numbers)
+
+
+def readable(read):
+    """An argparse type: the text as it was typed (config.json keeps that), if `read` can make something of it."""
+
+    def check(text):
+        try:
+            read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return check
 
 
 def parse_args():
@@ -51,7 +83,7 @@ def parse_args():
     parser.add_argument("--data", type=Path, help="JSONL of questions (default: datasets/<task>/rl/bench_rl_train.jsonl)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="put a value into every row, as in judge=v3 (JSON or text); may be given again")
     parser.add_argument("--pool", type=Path, help="an --output folder of eval.py with several samples a question")
-    parser.add_argument("--pool-range", default="1,7", help="with --pool: solved between these times (default: %(default)s)")
+    parser.add_argument("--pool-range", metavar="LO,HI", help="with --pool: solved between these times (default: 1,7)")
     # Rollout
     parser.add_argument("--batch-size", type=whole(int, 1), default=8, help="questions a step (default: %(default)s)")
     parser.add_argument("--group-size", type=whole(int, 2), default=8, help="trajectories a question, at least 2 (default: %(default)s)")
@@ -66,6 +98,9 @@ def parse_args():
     parser.add_argument("--advantage", choices=["grpo", "mean", "rloo"], default="grpo", help="(default: %(default)s)")
     parser.add_argument("--virtual-max", choices=["off", "on", "auto"], default="off", help="NGRPO (default: %(default)s)")
     parser.add_argument("--max-reward", type=real(), default=1.0, help="full marks, for --virtual-max (default: %(default)s)")
+    parser.add_argument("--phase-weights", type=readable(advantages.read_phases), metavar="PHASES", help="PRS, as in \"0:thought=1,tool=0.2;0.5:tool=1\"")
+    parser.add_argument("--lead", type=readable(pair), metavar="LOW,HIGH", help="GRPO-LEAD, as in 0.3,3")
+    parser.add_argument("--dart", type=readable(pair), metavar="REASONING,TOOL", help="token weights, as in 0.3,0.7")
     parser.add_argument("--loss", choices=["ppo", "importance_sampling", "cispo", "gspo"], default="ppo", help="(default: %(default)s)")
     parser.add_argument("--clip-ratio", type=real(0), default=0.2, help="both bounds, unless given apart (default: %(default)s)")
     parser.add_argument("--clip-low", type=real(0, 1))
@@ -89,10 +124,33 @@ def parse_args():
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")
     runs.add_run_flags(parser, "spec-o3-rl")
     args = runs.parse_args(parser)
+    if args.virtual_max != "off" and args.advantage != "grpo":
+        parser.error(f"--virtual-max {args.virtual_max} belongs to --advantage grpo: {args.advantage} has no statistics that it could join")
+    if args.pool_range and not args.pool and not args.resume:
+        parser.error("--pool-range needs --pool OUTPUT")
     args.data = Path(args.data or Path("datasets") / args.task / "rl" / "bench_rl_train.jsonl")
     args.clip_low = args.clip_ratio if args.clip_low is None else args.clip_low
     args.clip_high = args.clip_ratio if args.clip_high is None else args.clip_high
     return args
+
+
+def filter_pool(args, rows):
+    """The rows that were solved between the times of --pool-range in the evaluation --pool."""
+    asked = args.pool_range or "1,7"
+    try:
+        low, high = (int(bound) for bound in asked.split(","))
+        if low > high:
+            raise ValueError
+    except ValueError:
+        raise SystemExit(f"--pool-range {asked!r}: two whole numbers, the smaller first, as in 1,7") from None
+    if not (args.pool / "trajectories.jsonl").is_file():
+        raise SystemExit(f"--pool {args.pool}: no trajectories.jsonl there; it is an --output folder of eval.py")
+    solved = Counter()
+    for record in runs.stream_jsonl(args.pool / "trajectories.jsonl"):
+        solved[record["id"]] += record["parts"].get("correct", 0) == 1
+    kept = [row for row in rows if row["id"] in solved and low <= solved[row["id"]] <= high]
+    print(f"--pool: {len(kept)} of {len(rows)} questions were solved {low} to {high} times")
+    return kept
 
 
 def load_rows(args, task):
@@ -106,34 +164,80 @@ def load_rows(args, task):
             raise SystemExit(f"{args.data}, row {number}: needs id and messages; write the file with prepare_data.py bench")
         if wrong := getattr(task, "check_row", lambda row: "")(row):
             raise SystemExit(f"{args.data}, row {number}: {wrong}")
-    if args.pool:
-        try:
-            low, high = (int(bound) for bound in args.pool_range.split(","))
-            if low > high:
-                raise ValueError
-        except ValueError:
-            raise SystemExit(f"--pool-range {args.pool_range!r}: two whole numbers, the smaller first, as in 1,7") from None
-        if not (args.pool / "trajectories.jsonl").is_file():
-            raise SystemExit(f"--pool {args.pool}: no trajectories.jsonl there; it is an --output folder of eval.py")
-        solved = Counter()
-        for record in runs.stream_jsonl(args.pool / "trajectories.jsonl"):
-            solved[record["id"]] += record["parts"].get("correct", 0) == 1
-        before, rows = len(rows), [row for row in rows if row["id"] in solved and low <= solved[row["id"]] <= high]
-        print(f"--pool: {len(rows)} of {before} questions were solved {low} to {high} times")
+    rows = filter_pool(args, rows) if args.pool else rows
     if not rows:
         raise SystemExit(f"{args.data}: no questions" + (" left by --pool" if args.pool else ""))
     return rows
 
 
-def group_rewards(group, args):
-    """Rewards of a group's trajectories, None where there is none (failed), with the length penalty."""
+def batch_of(rows, args, epoch, offset, number=0):
+    """The questions of a step. The order of an epoch depends on seed and epoch alone, so that a resumed run needs no history; number > 0: the
+    rounds of --refill have orders of their own."""
+    order = random.Random(f"{args.seed}-{epoch}-{number}").sample(range(len(rows)), len(rows))
+    return [rows[i] for i in order[offset : offset + args.batch_size]]
+
+
+def steps_left(rows, args, epoch, offset):
+    """`offset` counts rows, not steps: a run may go on with another --batch-size."""
+    return max(0, math.ceil((len(rows) - offset) / args.batch_size) + (args.epochs - epoch - 1) * math.ceil(len(rows) / args.batch_size))
+
+
+def group_rewards(group, args, done=0.0):
+    """Rewards of a group's trajectories, None where there is none (failed): by --phase-weights at this share of the training, with the
+    length penalty."""
     budget = args.max_tokens * args.max_turns
-    return [None if t.reward is None else t.reward - args.length_penalty * sum(t.sampled) / budget for t in group]
+    phases = advantages.read_phases(args.phase_weights) if args.phase_weights else None
+    total = lambda t: advantages.phase_reward(t.parts, phases, done) if phases else t.reward
+    return [None if t.reward is None else total(t) - args.length_penalty * sum(t.sampled) / budget for t in group]
 
 
 def healthy(group):
     """Whether at least three quarters of the group lived: what is left of it then is trained, otherwise it is dropped."""
     return sum(t.reward is not None for t in group) >= max(2, 0.75 * len(group))
+
+
+def judge(groups, args, memory, done):
+    """([(trajectory, advantage)] of the groups that say something, counts): flat = equal rewards, silent = no gradient, dropped = too many
+    trajectories failed. `memory`: what earlier steps left (virtual, errors)."""
+    estimate = {"grpo": advantages.grpo, "mean": advantages.mean_only, "rloo": advantages.rloo}[args.advantage]
+    useful, counts = [], Counter()
+    for group in groups:
+        if not healthy(group):
+            counts["dropped"] += 1
+            continue
+        rewards = group_rewards(group, args, done)
+        values, flat = estimate(rewards)
+        counts["flat"] += flat
+        if memory["virtual"]:
+            values, flat = advantages.grpo(rewards, args.max_reward)
+        counts["silent"] += flat
+        if args.lead:
+            values = values * advantages.lead_weight(memory["errors"].get(group[0].task), *pair(args.lead))
+        useful += [] if flat else [(t, float(value)) for t, value in zip(group, values) if t.reward is not None]
+    return useful, counts
+
+
+def remember(memory, groups, counts, args):
+    """What the next steps need: the share of flat groups, whether the virtual sample is in, each category's share of wrong answers."""
+    memory["flat_share"] = 0.9 * memory["flat_share"] + 0.1 * counts["flat"] / len(groups)
+    if args.virtual_max == "auto":
+        memory["virtual"] = advantages.virtual_switch(memory["virtual"], memory["flat_share"])
+    wrong = {}
+    for t in (t for group in groups for t in group if t.reward is not None):
+        wrong.setdefault(t.task, []).append(1 - t.parts.get("correct", float(t.reward >= args.max_reward)))
+    for name, values in wrong.items():
+        memory["errors"][name] = 0.9 * memory["errors"].get(name, np.mean(values)) + 0.1 * float(np.mean(values))
+
+
+def dart_weights(trajectory, row, task, chat, split):
+    """Weights of the sampled tokens by the field of the reply that they stand in: the task says where its fields are."""
+    from protocol import decode
+
+    weights = []
+    for turn in trajectory.turns:
+        ends = advantages.character_ends(lambda tokens: decode(chat, tokens), turn.tokens)
+        weights.append(advantages.token_weights(ends, task.token_spans(row, decode(chat, turn.tokens)), *split))
+    return np.concatenate(weights)
 
 
 def measures(trajectories):
@@ -157,17 +261,25 @@ def measures(trajectories):
     return {**{name: float(value) for name, value in values.items()}, **{f"finish/{name}": count for name, count in ends.items()}}
 
 
-def warn_if_hopeless(values, trajectories, groups, strict):
+def check_phases(args, groups):
+    """A part that no trajectory has is a slip of the pen: it would silently count nothing."""
+    there = sorted({name for group in groups for t in group for name in t.parts})
+    missing = {name for _, weights in advantages.read_phases(args.phase_weights) for name in weights} - {*there}
+    if missing and there:  # nothing there: every trajectory failed, which is said elsewhere
+        raise SystemExit(f"--phase-weights: no part {', '.join(sorted(missing))}; the rewards of this task have {', '.join(there)}")
+
+
+def warn_if_hopeless(values, trajectories, has_tools, strict):
     """Step 1: say loudly what cannot learn, and why."""
     reasons = []
     if values["clipped_ratio"] > 0.5:
         reasons.append(f"{values['clipped_ratio']:.0%} of the generations were cut off: raise --max-tokens or --max-seq-len")
-    if values["frac_reward_zero_std"] == 1:
+    if values["frac_groups_silent"] == 1:
         reasons.append("the rewards of every group are equal: the questions are all too easy, all too hard, or the format is not learnt yet (run SFT first)")
     failed = [t for t in trajectories if t.reward is None]
     if len(failed) > len(trajectories) / 4:
         reasons.append(f"{len(failed)} of {len(trajectories)} trajectories failed, the first: {failed[0].error or 'no reward'}")
-    if groups and values["tool_calls_mean"] == 0:
+    if has_tools and values["tool_calls_mean"] == 0:
         reasons.append("no tool was called: is the template that of SFT?")
     for reason in reasons:
         print(f"WARNING: {reason}", flush=True)
@@ -175,46 +287,64 @@ def warn_if_hopeless(values, trajectories, groups, strict):
         raise SystemExit("stopped at step 1 (--strict)")
 
 
-def normalised(datum, tokens):
-    """The batch's token mean, since backends sum."""
-    datum.advantages = (datum.advantages / tokens).astype(np.float32)
-    return datum
+async def update(trainer, anchor, data, args, updates):
+    """One optimizer step on the datums. Returns its metrics."""
+    from backends import AdamParams
+
+    temperature, values = {"temperature": args.temperature}, {}
+    if anchor:  # the distance to the anchor is a penalty on each token's advantage, before the division
+        now = await anchor.forward(data, "cross_entropy", temperature)
+        for datum, reference in zip(data, now.logprobs):
+            datum.advantages = datum.advantages - args.kl_coef * (datum.logprobs - reference) * (datum.weights != 0)
+        values["kl_anchor"] = float(np.mean(np.concatenate([(d.logprobs - r)[d.weights != 0] for d, r in zip(data, now.logprobs)])))
+    tokens = max(1, sum(int((datum.weights != 0).sum()) for datum in data))
+    for datum in data:  # the batch's token mean, since backends sum
+        datum.advantages = (datum.advantages / tokens).astype(np.float32)
+    if args.importance_cap:  # what the sampler's probabilities lack against the trainer's, as a constant weight
+        before = await trainer.forward(data, "cross_entropy", temperature)
+        for datum, logprobs in zip(data, before.logprobs):
+            datum.weights = datum.weights * np.minimum(np.exp(logprobs - datum.logprobs), args.importance_cap).astype(np.float32)
+            datum.logprobs = logprobs
+    bounds = {"clip_low_threshold": 1 - args.clip_low, "clip_high_threshold": 1 + args.clip_high}
+    rate = args.learning_rate * min(1.0, (updates + 1) / max(1, args.warmup_steps))
+    # Both are submitted before either is awaited: a remote service then never waits for us between them.
+    forward = asyncio.ensure_future(trainer.forward_backward(data, args.loss, temperature | ({} if args.loss == "importance_sampling" else bounds)))
+    step = asyncio.ensure_future(trainer.optim_step(AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
+    output, stepped = await forward, await step
+    values |= {"loss": output.metrics["loss_sum"], "train/assistant_tokens": tokens, "lr": rate, "grad_norm": stepped["grad_norm"]}
+    names = {"ratio_mean": "ratio_mean", "clip_fraction": "clip_fraction", "kl": "kl", "entropy": "entropy", "logp_gap": "sampler_logp_diff"}
+    return values | {ours: output.metrics[theirs] for theirs, ours in names.items() if theirs in output.metrics}
 
 
 async def main():
     args = parse_args()
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
-    begin = runs.resolve(args.state_path, "state_path")
+    if args.dart and not hasattr(task, "token_spans"):
+        raise SystemExit(f"--dart: tasks/{args.task}.py has no token_spans(row, text), which says where reasoning and call stand")
+    # A resumed run needs the place where it began for the anchor alone: its folder may be gone.
+    begin = runs.resolve(args.state_path, "state_path") if args.kl_coef or not (args.resume and runs.latest_checkpoint(args.resume)) else None
     run = runs.open_run(args.run_name, args, args.resume)
     runs.catch_interrupts()
     from tqdm import tqdm
 
-    import advantages
-    from backends import AdamParams
     from protocol import SamplingParams, json_line, load_chat, rl_datum
     from rollout import derive_seed, rollout_group, trajectory_to_json
 
-    # ---------------------------------------------------------------- model, questions
+    # ---------------------------------------------------------------- model, place in the data
     options = {"device": args.device} if args.device else {}
-    state_path = run.restored["state_path"] if run.restored else begin
-    with_optimizer = args.resume_optimizer or bool(run.restored)
-    trainer = await backend.load_trainer(state_path, with_optimizer=with_optimizer, **options)
+    before = run.restored or {"state_path": begin, "step": 0, "epoch": 0, "offset": 0, "updates": 0}
+    trainer = await backend.load_trainer(before["state_path"], with_optimizer=args.resume_optimizer or bool(run.restored), **options)
     chat = load_chat(args.base_model or trainer.base_model, args.model_revision, args.template)
     anchor = await backend.load_trainer(begin, with_optimizer=False, **options) if args.kl_coef else None
     params = SamplingParams(args.max_tokens, args.temperature, args.top_p)
-    per_epoch = math.ceil(len(rows) / args.batch_size)
-    run.total = min(per_epoch * args.epochs, args.max_steps or per_epoch * args.epochs)
-    step, flat_share = (run.restored["step"], run.restored["flat_share"]) if run.restored else (0, 0.0)
-    updates = run.restored["updates"] if run.restored else 0
-    advantage = {"grpo": advantages.grpo, "mean": advantages.mean_only, "rloo": advantages.rloo}[args.advantage]
-    tools = ThreadPoolExecutor(args.tool_workers, thread_name_prefix="tool")
-
-    def questions(number, index):
-        """Rows of step index+1; number > 0: the rounds of --refill, drawn from an order of their own."""
-        epoch, position = divmod(index, per_epoch)
-        order = random.Random(f"{args.seed}-{epoch}-{number}").sample(range(len(rows)), len(rows))
-        return [rows[i] for i in order[position * args.batch_size : (position + 1) * args.batch_size]]
+    step, updates, epoch = before["step"], before["updates"], before["epoch"]
+    offset = before.get("offset", before.get("position", 0) * args.batch_size)  # in rows (older checkpoints counted steps)
+    memory = {"flat_share": before.get("flat_share", 0.0), "virtual": before.get("virtual", False), "errors": before.get("errors", {})}
+    memory["virtual"] = {"on": True, "off": False, "auto": memory["virtual"]}[args.virtual_max]
+    by_id = {str(row["id"]): row for row in rows}
+    run.total = min(step + steps_left(rows, args, epoch, offset), args.max_steps or math.inf)
+    tools, recent, said = ThreadPoolExecutor(args.tool_workers, thread_name_prefix="tool"), deque(maxlen=health.WINDOW), set()
 
     async def sample_groups(batch, number, bar):
         seed = derive_seed(args.seed, "step", step, number)
@@ -229,30 +359,9 @@ async def main():
 
         return await asyncio.gather(*(one(row) for row in batch))
 
-    def judge(groups):
-        """[(trajectory, advantage)] of the groups that say something, and how many were flat or dropped."""
-        virtual = args.max_reward if args.virtual_max == "on" or (args.virtual_max == "auto" and flat_share > 0.3) else None
-        useful, flat, dropped = [], 0, 0
-        for group in groups:
-            if not healthy(group):
-                dropped += 1
-                continue
-            rewards = group_rewards(group, args)
-            values, equal = advantage(rewards, virtual) if args.advantage == "grpo" else advantage(rewards)
-            flat += equal
-            useful += [] if equal else [(t, float(value)) for t, value in zip(group, values) if t.reward is not None]
-        return useful, flat, dropped, virtual is not None
-
-    async def penalise_distance(data):
-        """KL to the anchor as a per-token penalty on the advantage, before the division."""
-        now = await anchor.forward(data, "cross_entropy", {"temperature": args.temperature})
-        for datum, reference in zip(data, now.logprobs):
-            datum.advantages = datum.advantages - args.kl_coef * (datum.logprobs - reference) * (datum.weights != 0)
-        return float(np.mean(np.concatenate([(d.logprobs - r)[d.weights != 0] for d, r in zip(data, now.logprobs)])))
-
     async def save():
         with runs.saving(run, step) as where:
-            state = {"epoch": step // per_epoch, "position": step % per_epoch, "flat_share": flat_share, "updates": updates}
+            state = {"epoch": epoch, "offset": offset, "updates": updates, **memory}
             state["state_path"] = await trainer.save_state(where / "state")
             state["sampler_path"] = await trainer.save_weights_for_sampler(where / "sampler")
             runs.save_checkpoint(run, step, state)
@@ -261,71 +370,58 @@ async def main():
     outer = tqdm(total=run.total * args.batch_size * args.group_size, initial=step * args.batch_size * args.group_size, desc="trajectories", disable=None)
     inner = tqdm(total=args.batch_size * args.group_size, desc="this step", leave=False, disable=None)
     while step < run.total:
-        begun, phases = time.monotonic(), {}
+        begun, done = time.monotonic(), step / run.total
         inner.reset()
         inner.set_description("sampling")
-        groups = await sample_groups(questions(0, step), 0, inner)
-        useful, flat, dropped, virtual = judge(groups)
+        groups = await sample_groups(batch_of(rows, args, epoch, offset), 0, inner)
+        if args.phase_weights and step == 0:
+            check_phases(args, groups)
+        useful, counts = judge(groups, args, memory, done)
         for number in range(1, args.refill + 1):
-            wanted = math.ceil(len(groups) / number) - len(useful) // args.group_size if flat else 0
+            wanted = math.ceil(len(groups) / number) - len(useful) // args.group_size if counts["silent"] else 0
             if wanted <= 0:
                 break
-            groups += await sample_groups(questions(number, step)[:wanted], number, inner)
-            useful, flat, dropped, virtual = judge(groups)
+            groups += await sample_groups(batch_of(rows, args, epoch, offset, number)[:wanted], number, inner)
+            useful, counts = judge(groups, args, memory, done)
         trajectories = [t for group in groups for t in group]
-        phases["time/rollout"] = time.monotonic() - begun
+        sampled = time.monotonic() - begun
         if all(t.reward is None for t in trajectories):
             raise SystemExit(f"every trajectory of step {step + 1} failed, the first: {trajectories[0].error or 'it has no reward; do the rows have labels?'}")
-        flat_share = 0.9 * flat_share + 0.1 * flat / len(groups)
-        values = measures(trajectories)
-        values |= {"frac_reward_zero_std": flat / len(groups), "groups_dropped": dropped, "failed": sum(t.reward is None for t in trajectories),
-                   "virtual_max": int(virtual), "sampler_version": trainer.sampler().version}  # fmt: skip
+        values = measures(trajectories) | health.spread(groups, [group_rewards(group, args, done) for group in groups])
+        values |= {"frac_reward_zero_std": counts["flat"] / len(groups), "frac_groups_silent": counts["silent"] / len(groups),
+                   "groups_dropped": counts["dropped"], "failed": sum(t.reward is None for t in trajectories),
+                   "virtual_max": int(memory["virtual"]), "sampler_version": trainer.sampler().version}  # fmt: skip
+        remember(memory, groups, counts, args)
 
         # ------------------------------------------------------------ one update
         inner.set_description("training")
         cut = [t for t, _ in useful if t.finish_reason in ("length", "max_seq_len")]
         kept = [(t, value) for t, value in useful if any(t.sampled) and not (args.truncated == "mask" and t in cut)]
-        data = [rl_datum(t, value) for t, value in kept]
-        values["trained_trajectories"] = len(data)
-        if data and args.kl_coef:
-            values["kl_anchor"] = await penalise_distance(data)
+        weights = [dart_weights(t, by_id[t.id], task, chat, pair(args.dart)) if args.dart else None for t, _ in kept]
+        data = [rl_datum(t, value, weight) for (t, value), weight in zip(kept, weights)]
+        values |= {"trained_trajectories": len(data), "train/assistant_tokens": 0}
         if data:
-            tokens = sum(int((datum.weights != 0).sum()) for datum in data)
-            data = [normalised(datum, tokens) for datum in data]
-            config = {"temperature": args.temperature}
-            if args.loss != "importance_sampling":
-                config |= {"clip_low_threshold": 1 - args.clip_low, "clip_high_threshold": 1 + args.clip_high}
-            if args.importance_cap:  # what the sampler's probabilities lack against the trainer's, as a constant weight
-                before = await trainer.forward(data, "cross_entropy", {"temperature": args.temperature})
-                for datum, logprobs in zip(data, before.logprobs):
-                    datum.weights = datum.weights * np.minimum(np.exp(logprobs - datum.logprobs), args.importance_cap).astype(np.float32)
-                    datum.logprobs = logprobs
-            rate = args.learning_rate * min(1.0, (updates + 1) / max(1, args.warmup_steps))
-            forward = asyncio.ensure_future(trainer.forward_backward(data, args.loss, config))
-            update = asyncio.ensure_future(trainer.optim_step(AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
-            output, stepped = await forward, await update
+            values |= await update(trainer, anchor, data, args, updates)
             updates += 1
-            found = output.metrics
-            values |= {"loss": found["loss_sum"], "train/assistant_tokens": tokens, "lr": rate, "grad_norm": stepped["grad_norm"]}
-            names = {"ratio_mean": "ratio_mean", "clip_fraction": "clip_fraction", "kl": "kl", "entropy": "entropy", "logp_gap": "sampler_logp_diff"}
-            values |= {ours: found[theirs] for theirs, ours in names.items() if theirs in found}
-        else:
-            values["train/assistant_tokens"] = 0
-        phases["time/train"] = time.monotonic() - begun - phases["time/rollout"]
         seconds = time.monotonic() - begun
-        values |= {**phases, "time/step": seconds, "tok_per_sec": sum(sum(t.sampled) for t in trajectories) / seconds, "train/updates": updates}
+        values |= {"time/rollout": sampled, "time/train": seconds - sampled, "time/step": seconds, "train/updates": updates,
+                   "tok_per_sec": sum(sum(t.sampled) for t in trajectories) / seconds}  # fmt: skip
         if step == 0:
-            warn_if_hopeless(values, trajectories, groups, args.strict)
-        step += 1
+            warn_if_hopeless(values, trajectories, bool(getattr(task, "TOOLS", None)), args.strict)
+        recent.append(values)
+        said = health.warn(recent, said)
+        step, offset = step + 1, offset + args.batch_size
+        epoch, offset = (epoch, offset) if offset < len(rows) else (epoch + 1, 0)
         with open(run.folder / "trajectories.jsonl", "ab") as file:
             for group in groups[: args.log_groups]:
                 for t in group:
                     file.write(json_line({"step": step, **trajectory_to_json(t, run.folder)}))
         outer.update(len(trajectories))
         shown = ("reward/mean", "reward/correct", "format_rate", "tool_calls_mean", "frac_reward_zero_std", "entropy", "kl", "grad_norm", "time/step")
-        runs.log_metrics(run, step, values | {"train/epoch": step / per_epoch}, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
+        values["train/epoch"] = epoch + offset / len(rows)
+        runs.log_metrics(run, step, values, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
         stopping = runs.stop_requested()
-        if step == run.total or stopping or step % per_epoch == 0 or (args.save_every and step % args.save_every == 0):
+        if step == run.total or stopping or offset == 0 or (args.save_every and step % args.save_every == 0):
             await save()
         if stopping and step < run.total:
             print(f"stopped after step {step}; go on with: python train_rl.py --resume {run.folder}")
@@ -333,6 +429,7 @@ async def main():
     inner.close()
     outer.close()
     tools.shutdown(wait=False, cancel_futures=True)
+    print(health.table(run.folder, args.max_reward))
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
     if anchor:

@@ -74,13 +74,12 @@ def answer_position(chat, datum, task):
         return None
     trained = np.flatnonzero(datum.weights)  # [n], positions whose next token is trained
     text = ""
-    for at in trained[::-1]:  # from the end: the shortest tail that holds the prefix begins with it
+    for start in reversed(range(len(trained))):  # from the end: the shortest tail that holds the prefix begins with it
+        text = chat.tokenizer.decode([int(datum.targets[trained[start]])]) + text
         if task.ANSWER_PREFIX in text:
             break
-        text = chat.tokenizer.decode([int(datum.targets[at])]) + text
     else:
         return None
-    start = np.searchsorted(trained, at) + 1  # the tail's first token, which begins the prefix
     written = ""
     for at in trained[start:]:
         written += chat.tokenizer.decode([int(datum.targets[at])])

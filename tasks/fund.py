@@ -1,6 +1,7 @@
 """The fund assistant: choose the right one of six tools, in single steps and in requests of several steps (seed 003).
 
     python prepare_data.py all --task fund                                         # synthetic requests, seconds
+    python prepare_data.py all --task fund --form tool-only --labels wrong         # the seed's first data, its wrong labels included
     python prepare_data.py bench --task fund --requests my.jsonl --tools my.json   # your own requests, and tools if they aren't these six
     python eval.py --task fund --policy gold --base-model MODEL --output outputs/fund-gold
 
@@ -27,6 +28,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from actions import _check as check_schema
 from actions import strict_json
@@ -44,7 +46,7 @@ def _tool(name, about, required=(), **properties):
 
 
 _TEXT, _NUMBER, _SIDE = {"type": "string"}, {"type": "number"}, {"type": "string", "enum": ["buy", "sell"]}
-TOOLS = [
+SIX = [
     _tool("check_balance", "Cash and holdings of an account.", account=_TEXT),
     _tool("transfer_funds", "Pay someone, or move money to another account.", ("amount", "to"), amount=_NUMBER, to=_TEXT),
     _tool("withdraw_funds", "Pay money out to the customer's bank.", ("amount",), amount=_NUMBER, account=_TEXT),
@@ -52,7 +54,9 @@ TOOLS = [
     _tool("get_transaction_history", "Past trades and payments, with the dates on which money arrives.", symbol=_TEXT),
     _tool("check_market_status", "Whether the market is open."),
 ]
-ANSWERS = tuple(tool["function"]["name"] for tool in TOOLS)  # `always-yes` always takes the first, check_balance
+TOOLS = None  # none for the chat template: the prompt lists them itself, in SFT and in RL alike
+ANSWERS = tuple(tool["function"]["name"] for tool in SIX)  # `always-yes` always takes the first, check_balance
+ANSWER_PREFIX = '"tool": "'  # what stands before the name, for train_sft.py --answer-weight
 
 SHAPES = {
     "react": '{"thought": why, "action": {"tool": name, "params": {...}}, "plan": [this step, the steps after it]}',
@@ -62,7 +66,7 @@ SHAPES = {
 
 def system_prompt(form, tools=None):
     lines = []
-    for tool in tools or TOOLS:
+    for tool in tools or SIX:
         tool = tool.get("function", tool)
         schema = tool.get("parameters") or {}
         names = [name + ("" if name in schema.get("required", ()) else "?") for name in schema.get("properties", {})]
@@ -132,7 +136,7 @@ def read_reply(text, form="react", tools=None):
             action = {}
         faults += [f"extra: unknown field {name[:40]!r} in action" for name in action if name not in ("tool", "params")]
     if "tool" in action or "action" in data:
-        _read_action(reply, action, tools or TOOLS)
+        _read_action(reply, action, tools or SIX)
     return reply
 
 
@@ -292,66 +296,29 @@ def succeeded(row, trajectory):
     return in_order and end == row["end"]
 
 
-# ---------------------------------------------------------------- metrics
-
-
 def metrics(rows, trajectories):
-    """Tool accuracy by category, confusion of tools, faults, steps and success of requests; rows and trajectories run in parallel.
-    Ambiguous rows (section 7.7) are in no accuracy: they stand apart, by their label and with every accepted tool counted as right."""
-    from metrics import share_report
+    """Tool accuracy by category, confusion of tools, faults, steps and success of requests, and the lines that eval.py prints."""
+    from tasks.fund_metrics import report
 
-    steps, requests, confusion, faults = [], [], {}, Counter()
-    flags = {name: {} for name in ("format", "reasoning", "params")}
-    shares = {}  # name -> {row id: [0/1]}
-
-    def count(name, row, right):
-        shares.setdefault(name, {}).setdefault(row["id"], []).append(int(right))
-
-    for row, trajectory in zip(rows, trajectories, strict=True):
-        found = replies(row, trajectory) or [Reply(faults=["empty: nothing was written"])]
-        faults.update(reply.error.partition(":")[0] for reply in found if reply.error)
-        flags["format"].setdefault(row["id"], []).append(int(not any(reply.error for reply in found)))
-        if row.get("kind") == "request":
-            requests.append(row)
-            count("whole", row, succeeded(row, trajectory))
-            count("sequence", row, [r.tool for r in found] == [s["tool"] for s in row["path"]])
-            for number, step in enumerate(row["path"]):
-                count("run_steps", row, number < len(found) and found[number].tool == step["tool"])
-            continue
-        reply, expected = found[0], row["expected"]
-        right = reply.tool == expected["tool"]
-        if row.get("ambiguous"):
-            count("ambiguous_label", row, right)
-            count("ambiguous_accepted", row, reply.tool in row["accepted"])
-            continue
-        steps.append(row)
-        for name in ("all", f"category {row['task']}", f"kind {row['kind']}", f"language {row.get('lang', '?')}"):
-            count(name, row, right)
-        flags["params"].setdefault(row["id"], []).append(int(right and fund_rewards.same_params(reply.params, expected["params"])))
-        flags["reasoning"].setdefault(row["id"], []).append(int(fund_rewards.sound_thought(reply.thought, row["request"])))
-        chosen = reply.tool if reply.known else "none" if reply.tool is None else "unknown"
-        confusion.setdefault(expected["tool"], Counter())[chosen] += 1
-    report = {"faults": dict(faults.most_common()), **_flat("format_rate", share_report(flags["format"]))}
-    if steps:
-        labels = Counter(row["expected"]["tool"] for row in steps)
-        always = {"check_balance": labels["check_balance"], labels.most_common(1)[0][0]: labels.most_common(1)[0][1]}
-        report |= _flat("accuracy", share_report(shares["all"]))
-        report |= {
-            "params_accuracy": share_report(flags["params"]), "reasoning": share_report(flags["reasoning"]),
-            "confusion": {tool: dict(row.most_common()) for tool, row in sorted(confusion.items())},
-            "baselines": {f"always_{tool}": {"accuracy": n / len(steps)} for tool, n in always.items()},
-        }  # fmt: skip
-    for group, word in (("categories", "category "), ("kinds", "kind "), ("languages", "language ")):
-        report[group] = {name.removeprefix(word): share_report(flags) for name, flags in sorted(shares.items()) if name.startswith(word)}
-    if requests:
-        report["requests"] = {name: share_report(shares[name]) for name in ("whole", "sequence", "run_steps")}
-    if "ambiguous_label" in shares:
-        report["ambiguous"] = {name: share_report(shares[f"ambiguous_{name}"]) for name in ("label", "accepted")}
-    return report
+    return report(rows, trajectories)
 
 
-def _flat(name, share):
-    return {name: share["value"], f"{name}_low": share["low"], f"{name}_high": share["high"]}
+# ---------------------------------------------------------------- where the fields of a reply stand
+
+
+def token_spans(row, text):
+    """{"reasoning": [(start, end)], "tool": [...]} of a reply, in characters, keys included: thought and plan, and the call. {} if it can't
+    be read as a whole, so that every token of such a reply weighs alike (train_rl.py --dart)."""
+    reply, decoder, spans = read_reply(text, row.get("form", "react"), row.get("tools")), json.JSONDecoder(), {"reasoning": [], "tool": []}
+    if reply.error.partition(":")[0] in ("empty", "no_json", "around", "bad_json", "not_object"):
+        return {}
+    at = text.index("{") + 1
+    while (key := re.compile(r"\s*,?\s*(?=\")").match(text, at)):  # one `"key": value` after another; at the closing brace it ends
+        name, end = decoder.raw_decode(text, key.end())
+        _, at = decoder.raw_decode(text, re.compile(r"\s*:\s*").match(text, end).end())
+        if name in ("thought", "plan", "action", "tool", "params"):
+            spans["reasoning" if name in ("thought", "plan") else "tool"].append((key.end(), at))
+    return spans
 
 
 # ---------------------------------------------------------------- scripted policies
@@ -375,7 +342,7 @@ def random_steps(row, folder, rng):
         yield "", Action("answer", answer=choice, text=reply_text(step, row.get("form", "react")))
 
 
-random_windows = random_steps  # the name that policies.py asks for
+random_play = random_steps  # the name that policies.py asks for
 
 
 def closing(task, choice):
@@ -387,6 +354,40 @@ def closing(task, choice):
 # ---------------------------------------------------------------- data
 
 
+def flags(group):
+    """The flags of prepare_data.py that only this task has; --labels and --train-size take the place of those of the spectra."""
+    from runs import number
+
+    whole = lambda low: number(int, low)
+    group.add_argument("--form", choices=("react", "tool-only"), default="react", help="of a reply: JSON with thought, action and plan, or the bare tool (default: react)")
+    group.add_argument("--labels", choices=("right", "wrong"), default="right", help="wrong: the first step of a combination is labelled check_balance in training (default: right)")
+    group.add_argument("--languages", choices=("both", "en", "zh"), default="both", help="of the requests (default: both)")
+    group.add_argument("--oversample", type=whole(1), default=1, metavar="N", help="domain, intraday and combination rows of training N times (default: 1)")
+    group.add_argument("--reward-mode", choices=fund_rewards.MODES, default="ground-truth", help="written into the rows; train_rl.py --set reward_mode=... changes it later (default: ground-truth)")
+    group.add_argument("--misuse-penalty", type=number(float, 0), default=0.0, metavar="P", help="off the reward of check_market_status without a market word; the seed's is 0.3 (default: 0)")
+    group.add_argument("--train-size", type=whole(1), help="rows for RL, single and multi in the seed's proportion (default: 454 + 823)")
+    group.add_argument("--single-size", type=whole(0), help="single-step rows for RL (default: 454)")
+    group.add_argument("--multi-size", type=whole(0), help="expanded rows of several-step requests for RL; 0 leaves them out of SFT and dev, too (default: 823)")
+    group.add_argument("--request-size", type=whole(0), help="whole requests for RL, run on the account (default: 0)")
+    group.add_argument("--domain-size", type=whole(0), help="further rows of the domain category for RL, about settlement (default: 0; the seed tried 100)")
+    group.add_argument("--requests", type=Path, metavar="FILE", help="JSONL of your own requests in place of the generator (tasks/fund_files.py)")
+    group.add_argument("--tools", type=Path, metavar="FILE", help="with --requests: JSON list of your own tools' schemas")
+
+
+def check_row(row):
+    """What is wrong with a row, "" if nothing: asked by train_rl.py and eval.py before anything is played."""
+    steps = row.get("path") or [row.get("expected")]
+    good = all(isinstance(step, dict) and isinstance(step.get("tool"), str) and isinstance(step.get("params"), dict) for step in steps)
+    if not good or not isinstance(row.get("request"), str) or row.get("form") not in FIELDS:
+        return "no row of the fund assistant (request, form and expected {tool, params} are missing); write it with prepare_data.py --task fund"
+    if row.get("kind") == "request" and not (row.get("path") and row.get("state") and row.get("end")):
+        return "a row of kind request needs path, state and end"
+    if row.get("reward_mode", "ground-truth") not in fund_rewards.MODES:
+        return f"reward_mode {row['reward_mode']!r}: choose one of {', '.join(fund_rewards.MODES)}"
+    penalty = row.get("misuse_penalty", 0)
+    return "" if isinstance(penalty, int | float) and penalty >= 0 else f"misuse_penalty {penalty!r}: a number from 0 on"
+
+
 def prepare_sft(args):
     _source(args).prepare_sft(args)
 
@@ -396,8 +397,17 @@ def prepare_bench(args):
 
 
 def _source(args):
-    if getattr(args, "requests", None):
-        from tasks import fund_files as source
-    else:
+    generated = [name for name in ("train_size", "single_size", "multi_size", "request_size", "domain_size") if getattr(args, name, None) is not None]
+    if getattr(args, "source", "synthetic") != "synthetic":
+        raise SystemExit(f"--source {args.source}: the fund assistant has its generator, or your own requests by --requests FILE")
+    if getattr(args, "requests", None) is None:
+        if getattr(args, "tools", None) is not None:
+            raise SystemExit("--tools needs --requests FILE: the generator's requests are about the six tools of the task")
         from tasks import fund_synthetic as source
+    else:
+        if generated and not getattr(args, "smoke", False):
+            raise SystemExit(f"--{generated[0].replace('_', '-')} is for generated requests; with --requests the file has the rows")
+        if getattr(args, "labels", "right") == "wrong":
+            raise SystemExit("--labels wrong is for generated requests; with --requests the labels are those of the file")
+        from tasks import fund_files as source
     return source

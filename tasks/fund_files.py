@@ -62,6 +62,8 @@ def read_requests(path, tools, chosen):
         row |= {"several": bool(previous) or len(expected["plan"]) > 1, "entities": []}
         row |= {"messages": messages(line["request"], steps, chosen["form"], tools)}
         rows[split].append(row | ({"tools": tools} if tools else {}))
+    if not any(rows.values()):
+        raise SystemExit(f"--requests {path}: no line in it")
     return rows
 
 

@@ -31,10 +31,11 @@ import numpy as np
 
 from tasks import fund_wordings as say
 
-SIZES = {"single": 454, "multi": 823, "request": 0}  # rows of bench_rl_train by kind (seed 003, section 7.5)
-SCHEDULE = ("balance", "transfer", "withdraw", "order", "history", "market", "unsure_withdraw", "settlement", "settlement", "settled",
-            "hours", "session_order", "filled", "combination", "combination", "combination")  # fmt: skip
+SIZES = {"single": 454, "multi": 823, "request": 0, "domain": 0}  # rows of bench_rl_train by kind (seed 003, sections 7.5 and 3.1.3)
+SCHEDULE = ("balance", "settlement", "hours", "combination", "transfer", "withdraw", "session_order", "combination", "unsure_withdraw",
+            "settlement", "filled", "order", "history", "settled", "market", "combination")  # mixed: a small set has every category  # fmt: skip
 WEAK = ("domain", "intraday", "combination")  # what --oversample repeats: the categories in which the seed's baseline was weak
+LANGUAGES = {"both": ("en", "zh"), "en": ("en",), "zh": ("zh",)}
 SIDES = {"en": {"buy": "buy", "sell": "sell"}, "zh": {"buy": "买入", "sell": "卖出"}}
 PARAMS = {  # intent -> parameters, out of what was drawn
     "balance": ("account",), "transfer": ("amount", "to"), "withdraw": ("amount", "account"), "order": ("side", "symbol", "quantity"),
@@ -255,12 +256,11 @@ def think(number, steps, result, lang, condition):
 
 
 def options(args):
-    """What the flags decide about rows; flags that prepare_data.py doesn't know (yet) keep their defaults."""
+    """What the flags of `tasks/fund.py` decide about rows; those that are not given keep their defaults."""
     from tasks.fund_rewards import check_mode
 
-    known = {"form": "react", "labels": "right", "oversample": 1, "reward_mode": "ground-truth", "misuse_penalty": 0.0}
+    known = {"form": "react", "labels": "right", "languages": "both", "oversample": 1, "reward_mode": "ground-truth", "misuse_penalty": 0.0}
     chosen = {name: default if getattr(args, name, None) is None else getattr(args, name) for name, default in known.items()}
-    chosen["labels"] = str(chosen["labels"])  # prepare_data.py may hand over a path
     for name, allowed in (("form", ("react", "tool-only")), ("labels", ("right", "wrong"))):
         if chosen[name] not in allowed:
             raise SystemExit(f"--{name} {chosen[name]!r}: choose {' or '.join(allowed)}")
@@ -290,12 +290,12 @@ def make_row(name, kind, category, split, lang, made, expected, previous, chosen
 
 
 def make_rows(name, split, sizes, seed, chosen):
-    """Rows of one file: sizes {single, multi, request}. Decided by (seed, name) alone; the order is mixed."""
+    """Rows of one file: sizes {single, multi, request, domain}. Decided by (seed, name) alone; the order is mixed."""
     rng, rows, seen = np.random.default_rng([seed, *map(ord, name)]), [], set()
 
     def new(make):
         for _ in range(2000):
-            lang = pick(rng, ("en", "zh"))
+            lang = pick(rng, LANGUAGES[chosen["languages"]])
             made = make(lang)
             if made["request"] not in seen:
                 seen.add(made["request"])
@@ -322,6 +322,10 @@ def make_rows(name, split, sizes, seed, chosen):
     for number in range(sizes.get("request", 0)):
         lang, made = new(lambda lang: make_request(rng, split, lang, pick(rng, (2, 2, 3))))
         rows.append(make_row(f"{name}-request-{number:05d}", "request", "request", split, lang, made, made["path"][0], [], chosen))
+    for number in range(sizes.get("domain", 0)):  # last, so that the others stay the same
+        intent = ("settlement", "settlement", "settled")[number % 3]
+        lang, made = new(lambda lang, intent=intent: make_single(rng, split, lang, intent))
+        rows.append(make_row(f"{name}-domain-{number:05d}", "single", "domain", split, lang, made, made["expected"], [], chosen))
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
@@ -395,28 +399,30 @@ def check_splits(files):
 def prepare_sft(args):
     """sft_train.jsonl, sft_val.jsonl, sft_stats.json: prompt and reply; single and multi rows in the proportion of the seed's final set."""
     chosen, held_out = options(args), max(1, round(args.sft_size * args.val_fraction))
-    train = training(make_rows("sft-train", "train", mixture(args.sft_size - held_out), args.seed, chosen), chosen)
-    files = {"sft_train": train, "sft_val": make_rows("sft-val", "dev", mixture(held_out), args.seed, chosen)}
+    train = training(make_rows("sft-train", "train", mixture(args.sft_size - held_out, args), args.seed, chosen), chosen)
+    files = {"sft_train": train, "sft_val": make_rows("sft-val", "dev", mixture(held_out, args), args.seed, chosen)}
     settings = {"source": "synthetic", "seed": args.seed, "sft_size": args.sft_size, **chosen}
     files = {name: [demonstrate(row) for row in rows] for name, rows in files.items()}
     write_folder(Path(args.output) / "fund" / "sft", files, "sft_stats.json", settings)
 
 
-def mixture(count):
+def mixture(count, args):
+    """Single and multi rows in the seed's proportion; single rows alone where --multi-size 0 was asked for."""
     single = round(count * SIZES["single"] / (SIZES["single"] + SIZES["multi"]))
-    return {"single": single, "multi": count - single}
+    return {"single": count, "multi": 0} if getattr(args, "multi_size", None) == 0 else {"single": single, "multi": count - single}
 
 
 def prepare_bench(args):
     """bench_rl_train.jsonl, bench_dev.jsonl, bench_test.jsonl, bench_stats.json. Half of dev and test are single rows, a third multi, the
-    rest requests."""
+    rest requests; with --multi-size 0 all are single."""
     chosen = options(args)
-    sizes = {kind: {True: 20, False: count}[bool(getattr(args, "smoke", False)) and kind != "request"] for kind, count in SIZES.items()}
-    sizes |= {kind: getattr(args, f"{kind}_size") for kind in SIZES if getattr(args, f"{kind}_size", None) is not None}
+    sizes = SIZES if getattr(args, "train_size", None) is None else SIZES | mixture(args.train_size, args)
+    sizes = sizes | {kind: getattr(args, f"{kind}_size") for kind in SIZES if getattr(args, f"{kind}_size", None) is not None}
     files = {"bench_rl_train": training(make_rows("rl", "train", sizes, args.seed, chosen), chosen)}
     for split in ("dev", "test"):
         total = getattr(args, f"{split}_size")
         parts = {"single": total // 2, "multi": total // 3, "request": total - total // 2 - total // 3}
+        parts = {"single": total} if getattr(args, "multi_size", None) == 0 else parts
         files[f"bench_{split}"] = make_rows(split, split, parts, args.seed, chosen)
     settings = {"source": "synthetic", "seed": args.seed, **{f"{kind}_size": count for kind, count in sizes.items()}, **chosen}
     write_folder(Path(args.output) / "fund" / "rl", files, "bench_stats.json", settings)

@@ -399,14 +399,15 @@ def test_own_requests_and_tools(tmp_path):
     lines = [{"request": f"Water the plants with {n} litres", "action": {"tool": "water", "params": {"litres": n}},
               "thought": "Plants are dry, therefore water.", "split": ("train", "dev", "test")[n % 3]} for n in range(9)]  # fmt: skip
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rows = prepare(tmp_path / "out", requests=tmp_path / "own.jsonl", tools=tmp_path / "tools.json")
+    own = {"requests": tmp_path / "own.jsonl", "tools": tmp_path / "tools.json", "single_size": None, "multi_size": None, "request_size": None}
+    rows = prepare(tmp_path / "out", **own)
     assert [len(rows[name]) for name in ("sft_train", "sft_val", "bench_rl_train", "bench_dev", "bench_test")] == [3] * 5
     row = rows["bench_dev"][0]
     assert "water(litres)" in row["messages"][0]["content"] and "check_balance" not in row["messages"][0]["content"]
     assert fund.read_reply(fund.reply_text(row["expected"]), "react", row["tools"]).error == ""
     (tmp_path / "own.jsonl").write_text(json.dumps(lines[0] | {"action": act("fly")}) + "\n")
     with pytest.raises(SystemExit, match="own.jsonl, line 1: .*unknown_tool"):
-        prepare(tmp_path / "out", requests=tmp_path / "own.jsonl", tools=tmp_path / "tools.json")
+        prepare(tmp_path / "out", **own)
     assert len(read_jsonl(tmp_path / "out" / "fund" / "rl" / "bench_dev.jsonl")) == 3  # what was there stays
 
 
@@ -468,11 +469,13 @@ def test_a_request_that_stops_early_or_goes_too_far_has_not_succeeded(chat, data
     assert play(chat, row, [look, first, second]).reward < 1
 
 
-def test_endless_requests_end(chat, data):
+def test_P11_endless_requests_end_and_nothing_malformed_is_run(chat, data):
     row = a_request(data, 2)
     trajectory = play(chat, row, ['{"thought": "go on"}'] * 20)
     assert trajectory.finish_reason == "answer" and len(trajectory.turns) == fund.MAX_STEPS and trajectory.reward == 0
     assert "Step 1: nothing -> Error: lacks: no action" in trajectory.turns[0].observation.text
+    half = play(chat, row, ['{"thought": "go on", "action": {"tool": "withdraw_funds", "params": {"amount": "all"}}, "plan": ["now"]}'])
+    assert fund.replay(row, half)[0] == [] and "Error: params: " in half.turns[0].observation.text
 
 
 @pytest.mark.parametrize("text, reason", [("Let me think.", "invalid_action"), ("{broken}", "answer"), ("<tool_call>{}</tool_call>", None)])
@@ -484,7 +487,7 @@ def test_what_is_no_reply_earns_nothing_and_is_wrong(chat, data, text, reason):
     assert report["format_rate"] == 0 and sum(report["faults"].values()) == len(trajectory.turns)
 
 
-def test_failed_trajectories_abstain(chat, data):
+def test_P41_failed_trajectories_abstain(chat, data):
     row = data["bench_dev"][0]
     trajectory = play(chat, row, [RuntimeError("gone")])
     assert trajectory.finish_reason == "error" and fund.reward(row, trajectory) == (None, {})
@@ -517,5 +520,5 @@ def test_scripted_policies_play_through_policies_py(chat, data):
 
     row = a_request(data, 2)
     assert play(chat, row, ScriptedPolicy(chat, fund.gold(row), fund, row)).reward == pytest.approx(1)
-    random = play(chat, row, ScriptedPolicy(chat, fund.random_windows(row, ".", np.random.default_rng(0)), fund, row))
+    random = play(chat, row, ScriptedPolicy(chat, fund.random_play(row, ".", np.random.default_rng(0)), fund, row))
     assert random.finish_reason == "answer" and random.reward < 1

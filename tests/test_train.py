@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +32,9 @@ def start(row, folder):
 def reward(row, trajectory):
     sampled = [token for turn in trajectory.turns for token in turn.tokens]
     share = sum(token % 2 == 0 for token in sampled) / len(sampled)
-    return (1.0 if row["id"].startswith("solved") else share), {"even": share}
+    return (1.0 if row["id"].startswith("solved") else share), {"even": share, "odd": 1 - share}
+def token_spans(row, text):
+    return {"reasoning": [(0, 2)], "tool": [(2, len(text))]}
 '''
 LAUNCH = "import sys, types, asyncio; sys.path.insert(0, {root!r}); toy = types.ModuleType('tasks.toy'); exec({toy!r}, toy.__dict__); sys.modules['tasks.toy'] = toy; import torch; torch.set_num_threads(1); import {script}; sys.argv = ['{script}.py'] + sys.argv[1:]; sys.exit(asyncio.run({script}.main()))"
 
@@ -195,7 +198,7 @@ def test_P23_P48_first_update_is_on_policy(monkeypatch, extra):
 def test_P17_P19_all_equal_rewards_update_nothing_and_end(monkeypatch, capsys):
     call(train_rl, monkeypatch, *rl_flags("rl-flat", "--data", "solved.jsonl", "--max-steps", 2, "--refill", 2))
     rows = metrics_of("rl-flat")
-    assert [row["frac_reward_zero_std"] for row in rows] == [1, 1] and rows[-1]["train/updates"] == 0 and rows[-1]["train/assistant_tokens"] == 0
+    assert [row["frac_reward_zero_std"] for row in rows] == [row["frac_groups_silent"] for row in rows] == [1, 1] and rows[-1]["train/updates"] == 0 and rows[-1]["train/assistant_tokens"] == 0
     assert "WARNING: the rewards of every group are equal" in capsys.readouterr().out
 
 
@@ -224,6 +227,101 @@ def test_pool_keeps_questions_solved_sometimes(monkeypatch, capsys):
     assert "1 of 12 questions were solved 1 to 1 times" in capsys.readouterr().out
 
 
+# ---------------------------------------------------------------- the toolbox
+
+
+def test_resume_needs_no_place_where_it_began_and_keeps_its_place_in_rows(monkeypatch, place):
+    """Another batch size goes on behind the rows that were seen: 12 rows, two steps of 4, then steps of 2 for the last 4 of the epoch."""
+    shutil.copytree(place / "model", place / "of/an/old/run")
+    old = ["--state-path", "of/an/old/run", "--base-model", "model", "--log-groups", 9]
+    call(train_rl, monkeypatch, *rl_flags("rl-place", "--max-steps", 2, "--batch-size", 4), *old)
+    shutil.rmtree(place / "of")
+    call(train_rl, monkeypatch, "--resume", "runs/rl-place", "--batch-size", 2, "--max-steps", 0)
+    lines = [json.loads(line) for line in Path("runs/rl-place/trajectories.jsonl").read_text().splitlines()]
+    seen = {step: {line["id"] for line in lines if line["step"] == step} for step in range(1, 5)}
+    assert [len(ids) for ids in seen.values()] == [4, 4, 2, 2] and len(set.union(*seen.values())) == 12
+    assert metrics_of("rl-place")[-1]["train/epoch"] == 1 and (Path("runs/rl-place") / "finished").exists()
+    with pytest.raises(SystemExit, match="of/an/old/run"):  # the anchor of --kl-coef does need it
+        call(train_rl, monkeypatch, "--resume", "runs/rl-place", "--kl-coef", 0.1, "--epochs", 2)
+
+
+def test_phases_change_the_reward_that_is_trained(monkeypatch):
+    """Odd token ids are wanted in the first half, nothing in the second: a part with weight 0 leaves every group flat."""
+    call(train_rl, monkeypatch, *rl_flags("rl-prs", "--max-steps", 4, "--phase-weights", "0:odd=2;0.5:odd=0"))
+    rows = metrics_of("rl-prs")
+    assert [row["frac_reward_zero_std"] == 1 for row in rows] == [False, False, True, True] and rows[-1]["train/updates"] == 2
+    assert rows[0]["reward/max"] > 1 or rows[1]["reward/max"] > 1
+    with pytest.raises(SystemExit, match="--phase-weights: no part evn; the rewards of this task have even, odd"):
+        call(train_rl, monkeypatch, *rl_flags("rl-prs-slip", "--max-steps", 1, "--phase-weights", "0:evn=1"))
+
+
+def group_of(*rewards, task="toy", **parts):
+    return [Trajectory("a", task, reward=reward, parts=dict(parts)) for reward in rewards]
+
+
+def options(**changes):
+    values = {"max_tokens": 10, "max_turns": 1, "length_penalty": 0.0, "phase_weights": None, "advantage": "grpo", "max_reward": 1.0, "lead": None, "virtual_max": "off"}
+    return types.SimpleNamespace(**(values | changes))
+
+
+def test_judge_by_hand():
+    memory = {"flat_share": 0.0, "virtual": False, "errors": {"toy": 1.0}}
+    groups = [group_of(0.8, 0.8, 0.8, 0.8), group_of(1, 0, 0, 1), group_of(None, None, 1, 0)]
+    useful, counts = train_rl.judge(groups, options(), memory, 0.0)
+    assert counts == {"flat": 1, "silent": 1, "dropped": 1} and [round(value, 3) for _, value in useful] == [0.866, -0.866, -0.866, 0.866]
+    useful, _ = train_rl.judge(groups, options(lead="0.3,3"), memory, 0.0)  # always wrong so far: three times the advantage
+    assert [round(value, 3) for _, value in useful] == [2.598, -2.598, -2.598, 2.598]
+    useful, counts = train_rl.judge(groups, options(), memory | {"virtual": True}, 0.0)
+    # flat counts equal rewards with and without the virtual sample; the pool 0.8 x 4, 1: mean 0.84, std sqrt(0.032/4) -> -0.04 / 0.0894427
+    assert counts == {"flat": 1, "silent": 0, "dropped": 1} and [round(value, 4) for _, value in useful[:4]] == [-0.4472] * 4
+
+
+def test_remember_switches_the_virtual_sample_and_counts_errors():
+    memory, args = {"flat_share": 0.0, "virtual": False, "errors": {}}, options(virtual_max="auto")
+    seen = []
+    for _ in range(5):
+        train_rl.remember(memory, [group_of(0.5, 0.5, correct=0.0)] * 2, {"flat": 2}, args)
+        seen.append(memory["virtual"])
+    assert seen == [False, False, False, True, True] and memory["errors"] == {"toy": pytest.approx(1.0)}
+    train_rl.remember(memory, [group_of(1.0, 1.0, correct=1.0)], {"flat": 1}, args)
+    assert memory["errors"] == {"toy": pytest.approx(0.9)}
+
+
+def test_auto_is_kept_over_a_resume(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-auto", "--data", "solved.jsonl", "--max-steps", 5, "--virtual-max", "auto", "--max-reward", 2.0))
+    assert [row["virtual_max"] for row in metrics_of("rl-auto")] == [0, 0, 0, 0, 1] and metrics_of("rl-auto")[-1]["train/updates"] == 1
+    call(train_rl, monkeypatch, "--resume", "runs/rl-auto", "--max-steps", 6)
+    last = metrics_of("rl-auto")[-1]
+    assert last["virtual_max"] == 1 and last["frac_reward_zero_std"] == 1 and last["frac_groups_silent"] == 0 and last["train/updates"] == 2
+
+
+def test_dart_weights_follow_the_fields_of_the_text(place):
+    from protocol import load_chat
+    from rollout import Turn
+
+    chat = load_chat("model")
+    tokens = chat.tokenizer("hello转", add_special_tokens=False).input_ids  # "hello" is one token, 转 three bytes
+    trajectory = Trajectory("a", "toy", turns=[Turn([*tokens, chat.end_token], [0.0] * (len(tokens) + 1))])
+    values = train_rl.dart_weights(trajectory, {}, sys.modules["tasks.toy"], chat, (0.3, 0.7))
+    assert len(tokens) == 4 and values == pytest.approx([(2 * 0.6 + 3 * 1.4) / 5, 1.4, 1.4, 1.4, 1.0])
+
+
+def test_dart_and_lead_run(monkeypatch):
+    call(train_rl, monkeypatch, *rl_flags("rl-dart", "--max-steps", 1, "--dart", "0.3,0.7", "--lead", "0.3,3"))
+    call(train_rl, monkeypatch, *rl_flags("rl-half", "--max-steps", 1, "--dart", "0.5,0.5"))
+    call(train_rl, monkeypatch, *rl_flags("rl-none", "--max-steps", 1))
+    assert same_weights(weights("rl-half", 1), weights("rl-none", 1), ROUNDING) and not same_weights(weights("rl-dart", 1), weights("rl-none", 1), ROUNDING)
+
+
+def test_health_is_said_during_and_after_the_run(monkeypatch, capsys):
+    call(train_rl, monkeypatch, *rl_flags("rl-ill", "--data", "solved.jsonl", "--epochs", 2, "--max-steps", 12, "--max-reward", 2.0))
+    said = capsys.readouterr().out
+    assert said.count("WARNING: frac_reward_zero_std 100.0% over the last 10 steps") == 1 and "WARNING: grad_norm above 0 in 0 of 10 steps" in said
+    table = said[said.index("health ") :]
+    assert re.search(r"frac_reward_zero_std +100.0%  danger +100.0%  danger", table) and re.search(r"highest reward +1 of 2  danger", table)
+    assert "distinct" in table and "healthy" in table
+
+
 # ---------------------------------------------------------------- bad input
 
 
@@ -233,6 +331,12 @@ def test_pool_keeps_questions_solved_sometimes(monkeypatch, capsys):
         (train_rl, ["--state-path", "model", "--group-size", "1"], "--group-size"),
         (train_rl, ["--state-path", "model", "--batch-size", "0"], "--batch-size"),
         (train_rl, ["--state-path", "model", "--save-every", "-1"], "--save-every"),
+        (train_rl, ["--state-path", "model", "--pool-range", "1,7"], "--pool-range needs --pool"),
+        (train_rl, ["--state-path", "model", "--virtual-max", "on", "--advantage", "mean"], "--virtual-max on belongs to --advantage grpo"),
+        (train_rl, ["--state-path", "model", "--dart", "0.3"], "--dart"),
+        (train_rl, ["--state-path", "model", "--dart", "0,0"], "--dart"),
+        (train_rl, ["--state-path", "model", "--lead", "-1,3"], "--lead"),
+        (train_rl, ["--state-path", "model", "--phase-weights", "0.5:a=1"], "--phase-weights"),
         (train_rl, ["--state-path", "model", "--temperature", "0"], "--temperature"),
         (train_rl, ["--state-path", "model", "--top-p", "nan"], "--top-p"),
         (train_rl, [], "--state-path"),
@@ -269,7 +373,7 @@ def test_what_is_missing_is_named(monkeypatch, script, flags, said):
 def test_P26_failed_trajectories_do_not_take_the_step_along():
     alive, dead = Trajectory("a", "toy", reward=0.5), Trajectory("a", "toy", finish_reason="error", error="tool: x")
     assert train_rl.healthy([alive] * 6 + [dead] * 2) and not train_rl.healthy([alive] * 5 + [dead] * 3)
-    args = types.SimpleNamespace(max_tokens=10, max_turns=2, length_penalty=0.0)
+    args = types.SimpleNamespace(max_tokens=10, max_turns=2, length_penalty=0.0, phase_weights=None)
     assert train_rl.group_rewards([alive, dead], args) == [0.5, None]
 
 
