@@ -36,7 +36,9 @@ from pathlib import Path
 
 import numpy as np
 
+import backends
 import runs
+import usage
 
 
 def parse_args():
@@ -85,9 +87,11 @@ def parse_args():
     # Running
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
+    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
     parser.add_argument("--save-every", type=whole(int, 0), default=100, help="steps between checkpoints; 0 = at the end only (default: %(default)s)")
     parser.add_argument("--log-groups", type=whole(int, 0), default=1, help="groups a step whose trajectories are kept (default: %(default)s)")
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")
+    usage.add_flags(parser)
     runs.add_run_flags(parser, "spec-o3-rl")
     args = runs.parse_args(parser)
     args.data = Path(args.data or Path("datasets") / args.task / "rl" / "bench_rl_train.jsonl")
@@ -193,6 +197,7 @@ def normalised(datum, tokens):
 async def main():
     args = parse_args()
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
+    options = backends.options(args, backend.load_trainer)
     rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
     begin = runs.resolve(args.state_path, "state_path")
     run = runs.open_run(args.run_name, args, args.resume)
@@ -200,22 +205,24 @@ async def main():
     from tqdm import tqdm
 
     import advantages
-    from backends import AdamParams
     from protocol import SamplingParams, json_line, load_chat, rl_datum
     from rollout import derive_seed, rollout_group, trajectory_to_json
 
     # ---------------------------------------------------------------- model, questions
-    options = {"device": args.device} if args.device else {}
+    meter = usage.Meter(args.price, run.restored)
     state_path = run.restored["state_path"] if run.restored else begin
     with_optimizer = args.resume_optimizer or bool(run.restored)
-    trainer = await backend.load_trainer(state_path, with_optimizer=with_optimizer, **options)
+    trainer = usage.Counted(await backend.load_trainer(state_path, with_optimizer=with_optimizer, **options), meter)
     chat = load_chat(args.base_model or trainer.base_model, args.model_revision, args.template)
-    anchor = await backend.load_trainer(begin, with_optimizer=False, **options) if args.kl_coef else None
+    anchor = usage.Counted(await backend.load_trainer(begin, with_optimizer=False, **options), meter) if args.kl_coef else None
     params = SamplingParams(args.max_tokens, args.temperature, args.top_p)
     per_epoch = math.ceil(len(rows) / args.batch_size)
     run.total = min(per_epoch * args.epochs, args.max_steps or per_epoch * args.epochs)
     step, flat_share = (run.restored["step"], run.restored["flat_share"]) if run.restored else (0, 0.0)
     updates = run.restored["updates"] if run.restored else 0
+    if args.price:
+        count = (run.total - step) * args.batch_size * args.group_size
+        usage.confirm(args, *usage.episodes(args, task, chat, rows, count, args.group_size), f"start it with --resume {run.folder} --yes")
     advantage = {"grpo": advantages.grpo, "mean": advantages.mean_only, "rloo": advantages.rloo}[args.advantage]
     tools = ThreadPoolExecutor(args.tool_workers, thread_name_prefix="tool")
 
@@ -261,7 +268,7 @@ async def main():
 
     async def save():
         with runs.saving(run, step) as where:
-            state = {"epoch": step // per_epoch, "position": step % per_epoch, "flat_share": flat_share, "updates": updates}
+            state = {"epoch": step // per_epoch, "position": step % per_epoch, "flat_share": flat_share, "updates": updates, "usage": dict(meter.total)}
             state["state_path"] = await trainer.save_state(where / "state")
             state["sampler_path"] = await trainer.save_weights_for_sampler(where / "sampler")
             runs.save_checkpoint(run, step, state)
@@ -311,7 +318,7 @@ async def main():
                     datum.logprobs = logprobs
             rate = args.learning_rate * min(1.0, (updates + 1) / max(1, args.warmup_steps))
             forward = asyncio.ensure_future(trainer.forward_backward(data, args.loss, config))
-            update = asyncio.ensure_future(trainer.optim_step(AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
+            update = asyncio.ensure_future(trainer.optim_step(backends.AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
             output, stepped = await forward, await update
             updates += 1
             found = output.metrics
@@ -332,7 +339,7 @@ async def main():
                     file.write(json_line({"step": step, **trajectory_to_json(t, run.folder)}))
         outer.update(len(trajectories))
         shown = ("reward/mean", "reward/correct", "format_rate", "tool_calls_mean", "frac_reward_zero_std", "entropy", "kl", "grad_norm", "time/step")
-        runs.log_metrics(run, step, values | {"train/epoch": step / per_epoch}, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
+        runs.log_metrics(run, step, values | meter.step() | {"train/epoch": step / per_epoch}, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
         stopping = runs.stop_requested()
         if step == run.total or stopping or step % per_epoch == 0 or (args.save_every and step % args.save_every == 0):
             await save()
@@ -342,6 +349,7 @@ async def main():
     inner.close()
     outer.close()
     tools.shutdown(wait=False, cancel_futures=True)
+    meter.report()
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
     if anchor:
