@@ -53,7 +53,7 @@ def options(args, function, revision=None) -> dict:
     known = inspect.signature(function).parameters
     if args.base_url and "base_url" not in known:
         raise SystemExit(f"--base-url {args.base_url}: --backend {args.backend} runs here, without a service; leave it out, or use pytrio or tinker")
-    if args.device and "device" not in known and "options" not in known:
-        raise SystemExit(f"--device {args.device}: --backend {args.backend} has no devices to choose from; leave it out, or use --backend local")
+    if args.device and "base_url" in known:
+        raise SystemExit(f"--device {args.device}: --backend {args.backend} is a service; leave it out, or use --backend local")
     given = {"device": args.device, "base_url": args.base_url, "revision": revision if "revision" in known else None}
     return {name: value for name, value in given.items() if value}

@@ -171,7 +171,7 @@ def test_base_url_and_device_go_where_they_are_known():
         backends.options(args, local_function)
     args.base_url, args.device = None, "cpu"
     assert backends.options(args, local_function, "main") == {"device": "cpu", "revision": "main"}
-    with pytest.raises(SystemExit, match="--device cpu: --backend x has no devices"):
+    with pytest.raises(SystemExit, match="--device cpu: --backend x is a service"):
         backends.options(args, remote_function)
 
 
