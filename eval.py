@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import csv
 import hashlib
-import inspect
 import json
 import os
 import sys
@@ -30,9 +29,11 @@ from pathlib import Path
 
 import numpy as np
 
+import backends
 import metrics
 import runs
 import tables
+import usage
 from policies import NEED_MODEL, NEEDS, POLICIES, policy_sampler
 from protocol import SamplingParams, json_line, load_chat, read_jsonl, write_jsonl
 from records import set_values
@@ -72,6 +73,8 @@ def parse_args(argv=None):
     # Running
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: the backend's choice)")
+    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    usage.add_flags(parser)
     parser.add_argument("--concurrency", type=whole(1), default=16, help="trajectories at a time (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="delete what an earlier evaluation left in --output")
     parser.add_argument("--strict", action="store_true", help="exit 1 if anything failed or most generations were cut off")
@@ -290,12 +293,6 @@ async def play_all(args, task, jobs, chat, sampler, log):
     return results
 
 
-def backend_options(args, backend):
-    """The keyword arguments of create_sampler that were given and that this backend knows (a remote service has no device)."""
-    known = inspect.signature(backend.create_sampler).parameters
-    return {key: value for key, value in (("device", args.device), ("revision", args.model_revision)) if value and key in known}
-
-
 async def close(sampler):
     """Backends that hold processes or connections have `close`."""
     if hasattr(sampler, "close"):
@@ -373,6 +370,7 @@ def main(argv=None):
     args = parse_args(argv)
     task = runs.load_module("tasks", args.task)
     backend = runs.load_module("backends", args.backend) if args.policy in NEED_MODEL else None
+    options = backends.options(args, backend.create_sampler, args.model_revision) if backend else {}
     if not hasattr(task, NEEDS.get(args.policy, "start")):
         raise SystemExit(f"--policy {args.policy}: tasks/{args.task}.py has no {NEEDS[args.policy]}()")
     rows, inject = load_rows(args.data, args.limit, task, args.set), args.inject
@@ -386,14 +384,19 @@ def main(argv=None):
     runs.make_folder(args.output, "--output")
     lock = runs.lock_folder(args.output)
     results = open_output(args, identity(args, inject or ""))
+    last = args.output / "metrics.json"
+    meter = usage.Meter(args.price, json.loads(last.read_text(encoding="utf-8")) if last.exists() else None)
     jobs = [(row, index) for row in rows for index in range(args.samples) if (row["id"], index) not in results]
     print(f"{args.output}: {len(jobs)} trajectories to play, {len(rows) * args.samples - len(jobs)} are there already", flush=True)
+    chat = load_chat(args.base_model, args.model_revision, args.template) if jobs else None
+    if jobs and backend and args.price:
+        usage.confirm(args, *usage.episodes(args, task, chat, rows, len(jobs)))
     runs.catch_interrupts()
     started = time.monotonic()
 
     async def run():
-        chat = load_chat(args.base_model, args.model_revision, args.template)
-        sampler = await backend.create_sampler(args.base_model, args.model_path, **backend_options(args, backend)) if backend else None
+        made = await backend.create_sampler(args.base_model, args.model_path, **options) if backend else None
+        sampler = usage.Counted(made, meter) if backend else None
         try:
             with open(args.output / "trajectories.jsonl", "ab") as log:
                 return await play_all(args, task, jobs, chat, sampler, log)
@@ -402,11 +405,12 @@ def main(argv=None):
 
     results |= asyncio.run(run()) if jobs else {}
     report = summarise(args, task, rows, results)
-    report["seconds"] = round(time.monotonic() - started, 1)
+    report["seconds"], report["usage"] = round(time.monotonic() - started, 1), dict(meter.total)
     report["config"] = json.loads((args.output / "config.json").read_text(encoding="utf-8"))
     write_predictions(args, task, rows, results)
     runs.write_json(args.output / "metrics.json", report)
     tables.print_table(report)
+    meter.report()
     found = warnings(args, report)
     for line in found:
         print(f"WARNING: {line}")

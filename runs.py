@@ -198,7 +198,8 @@ def open_run(name, args, resume=None):
     if not resume:
         if not re.fullmatch(r"[\w.@+=-]+", name) or set(name) == {"."}:
             raise SystemExit(f"--run-name {name!r}: letters, digits and . _ - + = @ only")
-        if (folder / "config.json").exists() and not getattr(args, "overwrite", False):
+        begun = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints.jsonl"))  # if not, a start that failed: its name is free
+        if begun and not getattr(args, "overwrite", False):
             raise SystemExit(f"{folder} exists: go on with --resume {folder}, begin again with --overwrite, or choose another --run-name")
         if folder.exists() and not (folder / "config.json").exists() and {entry.name for entry in folder.iterdir()} - {".lock"}:
             raise SystemExit(f"{folder} holds files that are not of a run: choose another --run-name")

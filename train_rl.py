@@ -45,8 +45,10 @@ from pathlib import Path
 import numpy as np
 
 import advantages
+import backends
 import health
 import runs
+import usage
 
 
 def pair(text):
@@ -119,9 +121,11 @@ def parse_args():
     # Running
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
+    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
     parser.add_argument("--save-every", type=whole(int, 0), default=100, help="steps between checkpoints; 0 = at the end only (default: %(default)s)")
     parser.add_argument("--log-groups", type=whole(int, 0), default=1, help="groups a step whose trajectories are kept (default: %(default)s)")
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")
+    usage.add_flags(parser)
     runs.add_run_flags(parser, "spec-o3-rl")
     args = runs.parse_args(parser)
     if args.virtual_max != "off" and args.advantage != "grpo":
@@ -289,7 +293,6 @@ def warn_if_hopeless(values, trajectories, has_tools, strict):
 
 async def update(trainer, anchor, data, args, updates):
     """One optimizer step on the datums. Returns its metrics."""
-    from backends import AdamParams
 
     temperature, values = {"temperature": args.temperature}, {}
     if anchor:  # the distance to the anchor is a penalty on each token's advantage, before the division
@@ -309,7 +312,7 @@ async def update(trainer, anchor, data, args, updates):
     rate = args.learning_rate * min(1.0, (updates + 1) / max(1, args.warmup_steps))
     # Both are submitted before either is awaited: a remote service then never waits for us between them.
     forward = asyncio.ensure_future(trainer.forward_backward(data, args.loss, temperature | ({} if args.loss == "importance_sampling" else bounds)))
-    step = asyncio.ensure_future(trainer.optim_step(AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
+    step = asyncio.ensure_future(trainer.optim_step(backends.AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
     output, stepped = await forward, await step
     values |= {"loss": output.metrics["loss_sum"], "train/assistant_tokens": tokens, "lr": rate, "grad_norm": stepped["grad_norm"]}
     names = {"ratio_mean": "ratio_mean", "clip_fraction": "clip_fraction", "kl": "kl", "entropy": "entropy", "logp_gap": "sampler_logp_diff"}
@@ -319,6 +322,7 @@ async def update(trainer, anchor, data, args, updates):
 async def main():
     args = parse_args()
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
+    options = backends.options(args, backend.load_trainer)
     rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
     if args.dart and not hasattr(task, "token_spans"):
         raise SystemExit(f"--dart: tasks/{args.task}.py has no token_spans(row, text), which says where reasoning and call stand")
@@ -332,11 +336,11 @@ async def main():
     from rollout import derive_seed, rollout_group, trajectory_to_json
 
     # ---------------------------------------------------------------- model, place in the data
-    options = {"device": args.device} if args.device else {}
     before = run.restored or {"state_path": begin, "step": 0, "epoch": 0, "offset": 0, "updates": 0}
-    trainer = await backend.load_trainer(before["state_path"], with_optimizer=args.resume_optimizer or bool(run.restored), **options)
+    meter, with_optimizer = usage.Meter(args.price, run.restored), args.resume_optimizer or bool(run.restored)
+    trainer = usage.Counted(await backend.load_trainer(before["state_path"], with_optimizer=with_optimizer, **options), meter)
     chat = load_chat(args.base_model or trainer.base_model, args.model_revision, args.template)
-    anchor = await backend.load_trainer(begin, with_optimizer=False, **options) if args.kl_coef else None
+    anchor = usage.Counted(await backend.load_trainer(begin, with_optimizer=False, **options), meter) if args.kl_coef else None
     params = SamplingParams(args.max_tokens, args.temperature, args.top_p)
     step, updates, epoch = before["step"], before["updates"], before["epoch"]
     offset = before.get("offset", before.get("position", 0) * args.batch_size)  # in rows (older checkpoints counted steps)
@@ -345,6 +349,9 @@ async def main():
     by_id = {str(row["id"]): row for row in rows}
     run.total = min(step + steps_left(rows, args, epoch, offset), args.max_steps or math.inf)
     tools, recent, said = ThreadPoolExecutor(args.tool_workers, thread_name_prefix="tool"), deque(maxlen=health.WINDOW), set()
+    if args.price:
+        count = (run.total - step) * args.batch_size * args.group_size
+        usage.confirm(args, *usage.episodes(args, task, chat, rows, count, args.group_size), f"start it with --resume {run.folder} --yes")
 
     async def sample_groups(batch, number, bar):
         seed = derive_seed(args.seed, "step", step, number)
@@ -361,7 +368,7 @@ async def main():
 
     async def save():
         with runs.saving(run, step) as where:
-            state = {"epoch": epoch, "offset": offset, "updates": updates, **memory}
+            state = {"epoch": epoch, "offset": offset, "updates": updates, **memory, "usage": dict(meter.total)}
             state["state_path"] = await trainer.save_state(where / "state")
             state["sampler_path"] = await trainer.save_weights_for_sampler(where / "sampler")
             runs.save_checkpoint(run, step, state)
@@ -418,7 +425,7 @@ async def main():
                     file.write(json_line({"step": step, **trajectory_to_json(t, run.folder)}))
         outer.update(len(trajectories))
         shown = ("reward/mean", "reward/correct", "format_rate", "tool_calls_mean", "frac_reward_zero_std", "entropy", "kl", "grad_norm", "time/step")
-        values["train/epoch"] = epoch + offset / len(rows)
+        values |= meter.step() | {"train/epoch": epoch + offset / len(rows)}
         runs.log_metrics(run, step, values, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
         stopping = runs.stop_requested()
         if step == run.total or stopping or offset == 0 or (args.save_every and step % args.save_every == 0):
@@ -430,6 +437,7 @@ async def main():
     outer.close()
     tools.shutdown(wait=False, cancel_futures=True)
     print(health.table(run.folder, args.max_reward))
+    meter.report()
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
     if anchor:

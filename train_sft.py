@@ -2,6 +2,7 @@
 
     python train_sft.py --base-model models/tiny-vlm --rank 0 --learning-rate 4e-4 --batch-size 32 --run-name sft      # two cores, minutes
     python train_sft.py --base-model Qwen/Qwen3.5-4B --epochs 2 --run-name spec-o3-sft                                 # the seed's settings
+    python train_sft.py --backend pytrio --base-model Qwen/Qwen3.5-4B --price 0.8,4.5,4.5 --run-name sft-4b             # on a service
     python train_sft.py --resume runs/sft                                                                              # go on after Ctrl-C
 
 What is trained (seed 001, section 4.1): every token that the assistant writes: thought, call, answer, end of turn. Prompt, tool results and
@@ -21,7 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+import backends
 import runs
+import usage
 
 
 def parse_args():
@@ -48,8 +51,10 @@ def parse_args():
     # Running
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
+    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
     parser.add_argument("--save-every", type=whole(int, 0), default=0, help="steps between checkpoints; 0 = at the end of an epoch only (default: 0)")
     parser.add_argument("--strict", action="store_true", help="exit 1 where a warning would do")
+    usage.add_flags(parser)
     runs.add_run_flags(parser, "spec-o3-sft")
     args = runs.parse_args(parser)
     args.data_dir = Path(args.data_dir or Path("datasets") / args.task / "sft")
@@ -97,6 +102,20 @@ def learning_rate(args, step, total):
     return args.learning_rate * scale
 
 
+def order_of(args, epoch, count):
+    """The order of an epoch depends on seed and epoch alone, so that a resumed run needs no history."""
+    return random.Random(f"{args.seed}-{epoch}").sample(range(count), count)
+
+
+def to_come(args, train, val, step):
+    """{phase_kind: tokens} from `step` on, of datums (None: left out). Validation is at the start and after each epoch."""
+    per_epoch, lengths = math.ceil(len(train) / args.batch_size), [0 if datum is None else len(datum.weights) for datum in train]
+    epoch, position = divmod(step, per_epoch)
+    rest = [lengths[i] for i in order_of(args, epoch, len(train))[position * args.batch_size :]] if epoch < args.epochs else []
+    trained = sum(rest) + sum(lengths) * max(0, args.epochs - epoch - 1)
+    return {"training_train": trained, "scoring_prefill": usage.positions(d for d in val if d is not None) * (args.epochs - epoch + (step == 0))}
+
+
 def token_mean(data, output):
     """Mean loss over trained tokens, each counted once, whatever its weight."""
     masks = [datum.weights != 0 for datum in data]
@@ -107,10 +126,10 @@ async def main():
     args = parse_args()
     from tqdm import tqdm
 
-    from backends import AdamParams
     from protocol import load_chat, sft_datum
 
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
+    options = backends.options(args, backend.create_trainer)
     train, val = (load_rows(args.data_dir / name) for name in ("sft_train.jsonl", "sft_val.jsonl"))
     chat = load_chat(args.base_model, args.model_revision, args.template)
 
@@ -139,20 +158,24 @@ async def main():
             break
     if left_out.issuperset(row["id"] for row in train):
         raise SystemExit(f"every row is longer than --max-seq-len {args.max_seq_len}: nothing would be trained")
+    per_epoch = math.ceil(len(train) / args.batch_size)
+    if args.price:  # the rows are made now; the run needs them all in any case
+        step = (runs.latest_checkpoint(args.resume) or {"step": 0})["step"] if args.resume else 0
+        usage.confirm(args, *[to_come(args, [datum_of(row) for row in train], [datum_of(row) for row in val], step)] * 2)
     run = runs.open_run(args.run_name, args, args.resume)  # only now: what is wrong before is mended and tried again under the same name
     runs.catch_interrupts()
     share = sum((datum.weights != 0).sum() for datum in first) / max(1, sum(len(datum.weights) for datum in first))
     print(f"{len(train)} rows, {len(val)} for validation; {share:.0%} of the first batch's positions are trained")
 
     # ---------------------------------------------------------------- trainer
-    options = {"device": args.device} if args.device else {}
+    meter = usage.Meter(args.price, run.restored)
     if run.restored:
         trainer = await backend.load_trainer(run.restored["state_path"], with_optimizer=True, **options)
     else:
         if args.rank == 0:
             options["train_vision"] = not args.freeze_vision
         trainer = await backend.create_trainer(args.base_model, rank=args.rank, seed=args.seed, revision=args.model_revision, **options)
-    per_epoch = math.ceil(len(train) / args.batch_size)
+    trainer = usage.Counted(trainer, meter)
     run.total = per_epoch * args.epochs
     step = run.restored["step"] if run.restored else 0
 
@@ -173,19 +196,19 @@ async def main():
 
     async def save():
         with runs.saving(run, step) as folder:
-            state = {"epoch": step // per_epoch, "position": step % per_epoch, "base_model": args.base_model}
+            state = {"epoch": step // per_epoch, "position": step % per_epoch, "base_model": args.base_model, "usage": dict(meter.total)}
             state["state_path"] = await trainer.save_state(folder / "state")
             state["sampler_path"] = await trainer.save_weights_for_sampler(folder / "sampler")
             runs.save_checkpoint(run, step, state)
 
     if step == 0:
-        runs.log_metrics(run, 0, await validate())
+        runs.log_metrics(run, 0, await validate() | meter.step())
 
     # ---------------------------------------------------------------- loop
     def batch_at(index):
-        """Rows of step index+1. The order of an epoch depends on seed and epoch alone, so that a resumed run needs no history."""
+        """Rows of step index+1."""
         epoch, position = divmod(index, per_epoch)
-        order = random.Random(f"{args.seed}-{epoch}").sample(range(len(train)), len(train))
+        order = order_of(args, epoch, len(train))
         return [train[i] for i in order[position * args.batch_size : (position + 1) * args.batch_size]]
 
     bar = tqdm(total=run.total, initial=step, desc="SFT steps", disable=None)
@@ -201,7 +224,7 @@ async def main():
             total = sum(float(datum.weights.sum()) for datum in data)
             scaled = [type(datum)(datum.chunks, datum.targets, datum.weights / total) for datum in data]
             rate = learning_rate(args, step + 1, run.total)
-            adam = AdamParams(learning_rate=rate, weight_decay=args.weight_decay, grad_clip_norm=args.grad_clip)
+            adam = backends.AdamParams(learning_rate=rate, weight_decay=args.weight_decay, grad_clip_norm=args.grad_clip)
             # Both are submitted before either is awaited: a remote service then never waits for us between them.
             forward = asyncio.ensure_future(trainer.forward_backward(scaled, "cross_entropy"))
             update = asyncio.ensure_future(trainer.optim_step(adam))
@@ -216,7 +239,7 @@ async def main():
         if ended:
             values |= await validate()
         show = ("train/loss", "val/loss", "val/answer_right", "lr", "grad_norm", "time/step") if ended or step % max(1, run.total // 20) == 0 else ()
-        runs.log_metrics(run, step, values, show)
+        runs.log_metrics(run, step, values | meter.step(), show)
         stopping = runs.stop_requested()
         if ended or stopping or (args.save_every and step % args.save_every == 0):
             await save()
@@ -228,6 +251,7 @@ async def main():
         upcoming.cancel()
     if left_out:
         print(f"{len(left_out)} rows are longer than --max-seq-len {args.max_seq_len} and were left out")
+    meter.report()
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
     if args.strict and left_out:

@@ -9,7 +9,10 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 
 @dataclass
@@ -30,3 +33,27 @@ class Output:
 
     logprobs: list
     metrics: dict
+
+
+def service_url(text):
+    """An argparse type for --base-url. Names and keys in it would stand in config.json and in every `ps`: refused."""
+    url = urlsplit(text)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address such as http://127.0.0.1:8000")
+    if url.username or url.password or url.query:
+        raise argparse.ArgumentTypeError("keys don't belong into an address: set PYTRIO_API_KEY or TINKER_API_KEY")
+    return text.rstrip("/")
+
+
+def options(args, function, revision=None) -> dict:
+    """What --device and --base-url give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it can't have them.
+
+    revision: of a hub id, passed if the function takes one (a service serves what it serves).
+    """
+    known = inspect.signature(function).parameters
+    if args.base_url and "base_url" not in known:
+        raise SystemExit(f"--base-url {args.base_url}: --backend {args.backend} runs here, without a service; leave it out, or use pytrio or tinker")
+    if args.device and "base_url" in known:
+        raise SystemExit(f"--device {args.device}: --backend {args.backend} is a service; leave it out, or use --backend local")
+    given = {"device": args.device, "base_url": args.base_url, "revision": revision if "revision" in known else None}
+    return {name: value for name, value in given.items() if value}

@@ -1,6 +1,6 @@
 """The PyTRIO backend: LoRA training and sampling on the PyTRIO service, through its own SDK (`uv sync --extra remote`).
 
-    trio login                                          # once; or PYTRIO_API_KEY=...; another server: PYTRIO_BASE_URL or base_url
+    trio login                                          # once; or PYTRIO_API_KEY=...; another server: PYTRIO_BASE_URL or --base-url
     trainer = await create_trainer("Qwen/Qwen3.5-4B", rank=32, seed=0)
     output = await trainer.forward_backward(data, "ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})
     metrics = await trainer.optim_step(AdamParams(learning_rate=1e-5))
@@ -13,7 +13,8 @@ The functions of backends/local.py; trainer and sampler are those of remote.py. 
 What differs from local: rank 4 to 64, no full training; losses cross_entropy, importance_sampling, ppo, cispo; the trainer's temperature is
 1; no log-probabilities of prompts with pictures; no entropy; `version` counts from 0 again after loading. Failures (time-outs, 5xx, dropped
 connections) are repeated by the SDK for RETRY_SECONDS under the event's own id, so no step is taken twice; a sampling answer that was lost
-on the way is asked for again. The SDK's telemetry is off unless TOOLGRAD_TELEMETRY=1.
+on the way, or doesn't come within REQUEST_SECONDS, is asked for again, TRIES times in all. The SDK's telemetry is off unless
+TOOLGRAD_TELEMETRY=1. The key comes from the environment or from `trio login` only, never from a flag.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def connect(base_url=None):
     pytrio.configure_observability(enabled=remote.telemetry_wanted())
     bound = remote.RETRY_SECONDS
     pytrio.configure(base_url=base_url, training_retry_timeout_seconds=bound, sampling_retry_timeout_seconds=bound,
-                     control_retry_timeout_seconds=min(bound, 60))  # fmt: skip
+                     control_retry_timeout_seconds=min(bound, 60), sampling_request_max_in_flight=remote.CONCURRENCY)  # fmt: skip
     with remote.one_line(HERE):
         return pytrio.ServiceClient()
 

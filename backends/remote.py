@@ -29,8 +29,11 @@ LOSSES = ("cross_entropy", "importance_sampling", "ppo", "cispo")
 CLIP = (0.8, 1.2)  # bounds of the ratio unless config says otherwise
 # What a request may wait for a service that times out, drops connections or answers 5xx, in seconds, before the run ends with a line
 RETRY_SECONDS = float(os.environ.get("TOOLGRAD_RETRY_SECONDS", 300))
+# Seconds that one answer may take, waiting in the service's queue included
+REQUEST_SECONDS = float(os.environ.get("TOOLGRAD_REQUEST_SECONDS", 1800))
 # of a sampling request whose answer was lost on the way (asking again trains nothing twice), and seconds to wait after the first
 TRIES, PAUSE = 3, 1.0
+CONCURRENCY = int(os.environ.get("TOOLGRAD_CONCURRENCY", 64))  # sampling requests under way at once
 
 
 def telemetry_wanted() -> bool:
@@ -148,10 +151,13 @@ def answer_length(chunks: list, n: int, params: SamplingParams, limit: int | Non
 
 
 def ended(tokens: list, logprobs, params: SamplingParams, reported: str, decode) -> Sample:
-    """The sample up to the first stop token or stop string (included), with our stop reason. `decode`: tokens -> text."""
-    tokens, logprobs = [int(token) for token in tokens], [float(value) for value in logprobs or ()]
+    """The sample up to the first stop token or stop string (included), with our stop reason. `decode`: tokens -> text.
+
+    What came back incomplete stays so: the rollout drops that branch, and the others of its request live.
+    """
+    tokens, logprobs = [int(token) for token in tokens], [float("nan" if value is None else value) for value in logprobs or ()]
     if len(tokens) != len(logprobs):
-        raise ValueError(f"the service returned {len(tokens)} tokens with {len(logprobs)} log-probabilities")
+        return Sample(tokens, logprobs, "stop")
     reason = "length" if reported in ("length", "max_tokens") else "stop"
     stop = next((i for i, token in enumerate(tokens) if token in params.stop_tokens), None)
     if stop is not None:
@@ -209,6 +215,7 @@ class Sampler:
     def __init__(self, sdk, limit: int | None, client=None, trainer=None, service=None):
         self.sdk, self.limit, self.client, self.trainer, self.service = sdk, limit, client, trainer, service
         self.exported, self.lock, self.tokenizer, self.sees = None, asyncio.Lock(), None, not sdk.DROPS_PICTURES
+        self.slots = asyncio.Semaphore(CONCURRENCY)
 
     @property
     def version(self) -> int:
@@ -259,15 +266,19 @@ class Sampler:
         self.sees = True
 
     async def _patiently(self, request):
-        """SDKs repeat what fails before an answer begins; here, what breaks off in the middle of one."""
-        for attempt in range(1, TRIES + 1):
-            with one_line(self.sdk, RuntimeError):
-                try:
-                    return await request()
-                except self.sdk.errors() as error:
-                    if attempt == TRIES or not self.sdk.lost(error):
-                        raise
-            await asyncio.sleep(PAUSE * attempt)
+        """SDKs repeat what fails before an answer begins; here, what breaks off in the middle of one, and what never comes."""
+        async with self.slots:
+            for attempt in range(1, TRIES + 1):
+                with one_line(self.sdk, RuntimeError):
+                    try:
+                        return await asyncio.wait_for(request(), REQUEST_SECONDS)
+                    except TimeoutError:
+                        if attempt == TRIES:
+                            raise ValueError(f"asked {TRIES} times, no answer within {REQUEST_SECONDS:g} s") from None
+                    except self.sdk.errors() as error:
+                        if attempt == TRIES or not self.sdk.lost(error):
+                            raise
+                await asyncio.sleep(PAUSE * attempt)
 
     async def _decoder(self, client):
         if self.tokenizer is None:
@@ -308,10 +319,18 @@ class Trainer:
             data = self._data([Datum(chunks, ones.astype(np.int64), ones)], "cross_entropy")
             with one_line(self.sdk):
                 future = await self.client.forward_async(data, "cross_entropy")
-                values = (await future).loss_fn_outputs[0]["logprobs"].to_numpy()
+            values = (await self._answer(future)).loss_fn_outputs[0]["logprobs"].to_numpy()
             if len(values) != len(ones):
                 raise SystemExit(f"{self.sdk.NAME}: this server drops pictures without a word; use one that reads them, or a text task")
             self.sees = True
+
+    async def _answer(self, future):
+        """What came of a request that was sent. After REQUEST_SECONDS SystemExit: it may have been done, so it is not sent again."""
+        with one_line(self.sdk):
+            try:
+                return await asyncio.wait_for(future, REQUEST_SECONDS)
+            except TimeoutError:
+                raise ValueError(f"no answer within {REQUEST_SECONDS:g} s; go on from the last checkpoint with --resume") from None
 
     def _data(self, data, loss) -> list:
         return [self.sdk.to_datum(self.sdk.to_input(datum.chunks), arrays_to_send(datum, loss)) for datum in data]
@@ -327,8 +346,7 @@ class Trainer:
                 future = await (self.client.forward_backward_async if grad else self.client.forward_async)(sent, loss, config)
             self.pending |= grad
         try:
-            with one_line(self.sdk):
-                result = await future
+            result = await self._answer(future)
         except BaseException:
             self.pending &= not grad
             raise
@@ -343,8 +361,7 @@ class Trainer:
                 future = await self.client.optim_step_async(self.sdk.to_adam(adam))
             self.pending, self.version = False, self.version + 1
             version = self.version
-        with one_line(self.sdk):
-            found = dict((await future).metrics or {})
+        found = dict((await self._answer(future)).metrics or {})
         return {"skipped": 0, **found, "grad_norm": grad_norm(found), "version": version}
 
     async def save_state(self, name) -> str:
@@ -359,8 +376,7 @@ class Trainer:
         async with self.turn:
             with one_line(self.sdk):
                 future = await getattr(self.client, method)(checkpoint_name(name, self.names))
-        with one_line(self.sdk):
-            return (await future).path
+        return (await self._answer(future)).path
 
     def close(self):
         """SDKs end a session when nothing refers to it any more."""

@@ -1,6 +1,6 @@
 """The Tinker backend: LoRA training and sampling on Tinker, or on any server that speaks its API (SkyRL), through the tinker SDK.
 
-    export TINKER_API_KEY=tml-...                       # another server: TINKER_BASE_URL or base_url (a local one takes any key: tml-x)
+    export TINKER_API_KEY=tml-...                       # another server: TINKER_BASE_URL or --base-url (a local one takes any key: tml-x)
     trainer = await create_trainer("Qwen/Qwen3-8B", rank=32, seed=0)
     path = await trainer.save_state("step-10")                                              # tinker://RUN/weights/step-10
     trainer = await load_trainer(path, with_optimizer=True)
@@ -12,7 +12,7 @@ _async because both releases have them.
 What differs from local: LoRA only; losses cross_entropy, importance_sampling, ppo, cispo; the trainer's temperature is 1; no
 log-probabilities of prompts with pictures; no entropy; `version` counts from 0 again after loading. SkyRL's JAX engine drops pictures
 without a word, so the first picture is checked: as many log-probabilities must come back as positions were sent. The SDK repeats failed
-requests under their number. Its telemetry is off unless TOOLGRAD_TELEMETRY=1.
+requests under their number. The key comes from the environment only, never from a flag. Its telemetry is off unless TOOLGRAD_TELEMETRY=1.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def explain(error) -> str:
     if isinstance(error, tinker.AuthenticationError | tinker.PermissionDeniedError) or "API_KEY" in message or "api_key" in message:
         return f"not logged in ({message}): set TINKER_API_KEY (any tml-... for a server of your own)"
     if isinstance(error, tinker.APIConnectionError):
-        return f"{message} Is the server up? TINKER_BASE_URL is {os.environ.get('TINKER_BASE_URL', 'not set')}"
+        return f"{message} Is the server up, and its address right (--base-url, or TINKER_BASE_URL)?"
     return message
 
 
@@ -106,6 +106,14 @@ def connect(base_url=None):
     except ImportError as error:
         advice = "uv sync --extra remote (for a SkyRL server: pip install tinker==0.25.0)"
         raise SystemExit(f"Tinker's SDK is not installed: {advice}") from error
+    address = base_url or os.environ.get("TINKER_BASE_URL")
+    if address:  # the SDK would try for minutes, without a word
+        import httpx
+
+        try:
+            httpx.get(address, timeout=20)
+        except httpx.TransportError as error:
+            raise SystemExit(f"Tinker: nobody answers at {address} ({error}): start the server, or correct --base-url (TINKER_BASE_URL)") from error
     warnings.filterwarnings("ignore", message=".*deprecated.*", category=FutureWarning, module=r"backends\..*")
     with remote.one_line(HERE):
         return tinker.ServiceClient(base_url=base_url)

@@ -6,6 +6,7 @@
         stub.calls                                                  # [(method, path)]
         stub.events                                                 # [(type, payload)] as executed
         stub.faults["v1/events"] = [503, "drop"]                    # what the next requests with this in their path meet
+    with serving(tmp_path, model, monkeypatch) as stub: ...         # the same, with the SDK of this process turned to it, and short patience
 
 Both planes of the protocol are served by one port (facts 3.6): control JSON under /api, events as MessagePack with long polling under
 /v1/events, sampling as JSON. Events of a run are executed in the order of their index, each once, whatever is sent again.
@@ -15,9 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import threading
 import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -120,8 +123,8 @@ class Run:
 class Stub:
     """See the top of this file. Any key but "wrong" is good."""
 
-    def __init__(self, folder, model: str):
-        self.folder, self.model = Path(folder), str(model)
+    def __init__(self, folder, model: str, limits: dict | None = None):
+        self.folder, self.model, self.limits = Path(folder), str(model), LIMITS | (limits or {})
         self.calls, self.events, self.made, self.closed = [], [], [], False
         self.faults, self.runs, self.checkpoints, self.samplers, self.lock = {}, {}, {}, {}, threading.Lock()
         handler = type("Handler", (Handler,), {"stub": self})
@@ -158,7 +161,7 @@ class Stub:
             return 200, {"compatibility": {"status": "compatible", "sdk_version": query["sdk_version"][0]}, "notices": []}
         if path == "models":
             model = {"cuid": "m", "alias": "tiny", "model_id": self.model, "context_length": 4096, "train_available": True,
-                     "sample_available": True, "trainer": LIMITS, "sampler": LIMITS, "created_at": NOW, "updated_at": NOW}  # fmt: skip
+                     "sample_available": True, "trainer": self.limits, "sampler": self.limits, "created_at": NOW, "updated_at": NOW}  # fmt: skip
             return 200, {"items": [model], "total": 1, "limit": 100, "offset": 0}
         if path == "openapi/v1/training-runs/by-checkpoint-uri":
             found = self.checkpoints.get(query["checkpoint_uri"][0])
@@ -175,7 +178,7 @@ class Stub:
                 return 404, {"code": "model_not_found", "message": f"no model {body['base_model']}"}
             name = f"run{len(self.runs) + 1}"
             self.runs[name] = Run(self, name, setup)
-            return 200, {"training_run_cuid": name, "trainer": LIMITS, **self._binding()}
+            return 200, {"training_run_cuid": name, "trainer": self.limits, **self._binding()}
         if parts[-1] == "sampling-runs" and method == "POST":
             uri = body.get("source_checkpoint_uri")
             if uri and uri not in self.checkpoints:
@@ -185,7 +188,7 @@ class Stub:
                 name = f"sampling{len(self.samplers) + 1}"
                 self.samplers[name] = sampler
                 self.made.append(sampler)
-            return 200, {"sampling_run_cuid": name, "sampler": LIMITS, **self._binding()}
+            return 200, {"sampling_run_cuid": name, "sampler": self.limits, **self._binding()}
         return 200, {}  # closing a session, telemetry
 
     def _binding(self) -> dict:
@@ -229,6 +232,26 @@ class Stub:
         return 200, {"request_id": body["request_id"], "sequences": rows, "prompt_logprobs": prompt}
 
 
+@contextmanager
+def serving(folder, model, monkeypatch, limits=None):
+    """A Stub that the SDK of this process talks to, patient for seconds instead of minutes."""
+    import pytrio
+    from pytrio.runtime.service import cancel_active_service_runtimes
+
+    from backends import remote
+
+    monkeypatch.setattr(remote, "RETRY_SECONDS", 5.0)
+    monkeypatch.setattr(remote, "PAUSE", 0.02)
+    before = pytrio.config.config.configuration.model_copy(deep=True)
+    with Stub(Path(folder) / "service", model, limits) as service:
+        pytrio.configure(base_url=service.url, api_key="any", home=str(folder), log_level="ERROR", retry_initial_delay_seconds=0.02)
+        yield service
+        gc.collect()
+        cancel_active_service_runtimes()  # sessions end while there is somebody to tell
+    pytrio.configure(base_url=before.base_url, home=before.home, log_level=before.log_level)
+    pytrio.config.config.auth_state.api_key = ""
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     stub: Stub
@@ -244,6 +267,9 @@ class Handler(BaseHTTPRequestHandler):
         fault = next((faults.pop(0) for key, faults in stub.faults.items() if key in path and faults), None)
         if fault == "drop":
             self.close_connection = True
+            return
+        if fault == "hang":
+            time.sleep(3)
             return
         if fault == "half":  # the answer breaks off in the middle
             self.send_response(200)

@@ -1,7 +1,6 @@
 """backends/pytrio.py through the real SDK, against a loopback service that trains with backends/local.py (stub_pytrio.py)."""
 
 import asyncio
-import gc
 import os
 
 import numpy as np
@@ -10,8 +9,7 @@ import pytest
 pytrio = pytest.importorskip("pytrio", reason="the extra `remote` is not installed")
 import torch  # noqa: E402
 from helpers import png, tiny_folder  # noqa: E402
-from pytrio.runtime.service import cancel_active_service_runtimes  # noqa: E402
-from stub_pytrio import LIMITS, Stub  # noqa: E402
+from stub_pytrio import LIMITS, serving  # noqa: E402
 
 from backends import AdamParams, local, remote  # noqa: E402
 from backends import pytrio as adapter  # noqa: E402
@@ -29,16 +27,8 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def stub(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "RETRY_SECONDS", 5.0)
-    monkeypatch.setattr(remote, "PAUSE", 0.02)
-    before = pytrio.config.config.configuration.model_copy(deep=True)
-    with Stub(tmp_path / "service", model) as service:
-        pytrio.configure(base_url=service.url, api_key="any", home=str(tmp_path), log_level="ERROR", retry_initial_delay_seconds=0.02)
+    with serving(tmp_path, model, monkeypatch) as service:
         yield service
-        gc.collect()
-        cancel_active_service_runtimes()  # sessions end while there is somebody to tell
-    pytrio.configure(base_url=before.base_url, home=before.home, log_level=before.log_level)
-    pytrio.config.config.auth_state.api_key = ""
 
 
 def picture(seed):
@@ -252,6 +242,48 @@ def test_faults_are_repeated_within_bounds_and_no_step_is_taken_twice(stub, mode
         assert_same(ours, await steps(local_trainer, data, "cross_entropy", count=2))
 
     asyncio.run(whole())
+
+
+def test_an_answer_that_never_comes_is_waited_for_within_bounds(stub, model, monkeypatch):
+    """Sampling is asked for again, TRIES times; training may have been done, so it is not: one line that says how to go on."""
+    monkeypatch.setattr(remote, "REQUEST_SECONDS", 1.0)
+
+    async def whole():
+        sampler = await adapter.create_sampler(model)
+        stub.faults["/sample"] = ["hang"]
+        assert len(await sampler.sample(prompt(model), 1, SamplingParams(2))) == 1
+        stub.faults["/sample"] = ["hang"] * 3
+        with pytest.raises(RuntimeError, match="^PyTRIO: asked 3 times, no answer within 1 s[^\n]*$"):
+            await sampler.sample(prompt(model), 1, SamplingParams(2))
+        trainer = await adapter.create_trainer(model, rank=4)
+        stub.faults["v1/events"] = ["hang"]
+        with pytest.raises(SystemExit, match="^PyTRIO: no answer within 1 s; go on from the last checkpoint with --resume"):
+            await trainer.forward_backward(datums(model, 1))
+
+    asyncio.run(whole())
+
+
+def test_sampling_requests_under_way_are_limited(stub, model, monkeypatch):
+    monkeypatch.setattr(remote, "CONCURRENCY", 3)
+    running, most = 0, 0
+    answer = stub.sample
+
+    async def slowly(name, body):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+        return await answer(name, body)
+
+    stub.sample = slowly
+
+    async def whole():
+        sampler = await adapter.create_sampler(model)
+        await asyncio.gather(*(sampler.sample(prompt(model), 1, SamplingParams(1, seed=i)) for i in range(9)))
+
+    asyncio.run(whole())
+    assert most == 3
 
 
 def test_a_service_that_stays_away_ends_the_run_with_a_line(stub, model, monkeypatch):
