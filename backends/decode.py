@@ -135,7 +135,7 @@ class Slots:
         self.lora = any(hasattr(module, "lora_A") for module in body.modules())
         self.dice = torch.Generator(model.device).manual_seed(0) if self.lora else None
         self.layers, self.stale = [self._layer(layer) for layer in body.layers], False
-        self.kernels = _kernels() if model.device.type == "cuda" and self.dim & (self.dim - 1) == 0 else None
+        self.kernels = model.kernels if self.dim & (self.dim - 1) == 0 else None
 
     def _layer(self, layer) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -360,14 +360,6 @@ class Slots:
             self._step(size, narrow, cold)
         self.pool = self.pool or graph.pool()
         return graph
-
-
-def _kernels():
-    try:
-        from backends import kernels
-    except ImportError:  # no Triton for this platform
-        return None
-    return kernels
 
 
 class _Plain:
