@@ -3,7 +3,7 @@
     slots = make_slots(model, max_rows=256)      # None: another architecture; the engine then uses transformers' own forward
     slots.room(700)                              # makes sure that a sequence of 700 positions fits
     hidden = slots.forward(ids, slot, place, position)      # [N, width]: any tokens of any slots, packed: a prefill, or one decoding step
-    tokens, logprobs, count = slots.burst(live, steps=8)    # 8 decoding steps without looking at the result in between
+    tokens, logprobs, count = slots.burst(live, 8, ...)     # 8 decoding steps without looking at the result in between
 
 Memory: keys and values [2, layers, slots, heads, capacity, dim]. A token is (slot, place in it, rotary position) and sees the places before its
 own, so a prefill and a decoding step are the same code, sequences join and leave without touching others, and nothing is padded.
@@ -28,7 +28,9 @@ from backends.model import Model
 from backends.rows import layer_kinds
 
 STOPS = 8  # stop tokens that a slot can hold; the engine looks for more by itself
-BURST = 8  # steps between two looks of the engine
+BURST = 8  # steps between two looks of the engine while others wait for a slot
+LONG = 2 * BURST  # and while nobody waits
+PACKED = 2048  # tokens of a prefill up to which it is a graph: more keep the GPU busy without
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512)  # batches that get a graph; then by 128
 
 
@@ -209,18 +211,19 @@ class Slots:
 
     def _allocate(self, rows: int, capacity: int):
         device, old = self.model.device, self.memory
-        self.memory = torch.zeros(2, self.depth, rows, self.kv_heads, capacity, self.dim, dtype=self.model.dtype, device=device)
+        # One slot more, which takes the padding of a prefill
+        self.memory = torch.zeros(2, self.depth, rows + 1, self.kv_heads, capacity, self.dim, dtype=self.model.dtype, device=device)
         full = lambda value, dtype, *shape: torch.full((rows, *shape), value, dtype=dtype, device=device)
         new = {name: full(0, torch.long) for name in ("last", "length", "position", "count", "limit", "top_k")}
         new |= {"temperature": full(1.0, torch.float32), "top_p": full(1.0, torch.float64), "live": full(False, torch.bool)}
         new |= {"stops": full(-1, torch.long, STOPS), "uniforms": full(0.0, torch.float64, capacity)}
         if old is not None:
-            self.memory[:, :, : self.rows, :, : self.capacity] = old
+            self.memory[:, :, : self.rows, :, : self.capacity] = old[:, :, : self.rows]
             for name, tensor in self.state.items():
                 new[name][(slice(self.rows), *map(slice, tensor.shape[1:]))] = tensor
         self.state, self.rows, self.capacity = new, rows, capacity
-        self.drawn = torch.zeros(BURST, rows, dtype=torch.long, device=device)
-        self.drawn_logp = torch.zeros(BURST, rows, device=device)
+        self.drawn = torch.zeros(LONG, rows, dtype=torch.long, device=device)
+        self.drawn_logp = torch.zeros(LONG, rows, device=device)
         self.tick = torch.zeros(1, dtype=torch.long, device=device)
         self.all = torch.arange(rows, device=device)
         with torch.autocast(device.type, enabled=False):
@@ -252,12 +255,12 @@ class Slots:
 
     def copy(self, sources: list, targets: list, width: int, state=False):
         """Slots into other slots, up to `width` positions; `state`: of sequences under way, with all that belongs to them."""
-        if sources:
-            sources, targets = (torch.tensor(rows, device=self.model.device) for rows in (sources, targets))
-            for part in self.memory.flatten(0, 1):  # [slots, heads, capacity, dim]
-                part[targets, :, :width] = part[sources, :, :width]
+        size = max(1, 2**30 * self.capacity // (self.row_bytes(self.capacity) * max(1, width)))  # what is copied at once is there twice
+        for i in range(0, len(sources), size):
+            old, new = (torch.tensor(rows[i : i + size], device=self.model.device) for rows in (sources, targets))
+            self.memory[:, :, new, :, :width] = self.memory[:, :, old, :, :width]
             for tensor in self.state.values() if state else ():
-                tensor[targets] = tensor[sources]
+                tensor[new] = tensor[old]
 
     def clean(self, slot: int):
         """After a sequence that went wrong: no NaN may stay."""
@@ -333,9 +336,13 @@ class Slots:
         if self.model.device.type == "cuda":
             key = (size, narrow, cold)
             if key not in self.graphs:
-                self.graphs[key] = self._capture(*key)
+                saved = {name: self.state[name].clone() for name in ("last", "length", "position", "count", "live")}
+                self.graphs[key] = self._capture(self._step, *key)
+                for name, tensor in saved.items():  # the step that came before the capture never was
+                    self.state[name].copy_(tensor)
+                self.tick.zero_()
             for _ in range(steps):
-                self.graphs[key].replay()
+                self.graphs[key][0].replay()
         else:
             for _ in range(steps):
                 self._step(size, narrow, cold, min(self.capacity, 64 * -(-width // 64)))
@@ -344,22 +351,34 @@ class Slots:
         whole = torch.cat([self.drawn[:steps, :count].double(), self.drawn_logp[:steps, :count].double(), made[None].double()]).T.cpu()
         return whole[:, :steps].long().tolist(), whole[:, steps:-1].tolist(), whole[:, -1].long().tolist()
 
-    def _capture(self, size, narrow, cold):
-        """A CUDA graph of one step. The step runs once before, so that its kernels are compiled, and what that did is undone."""
-        saved = {name: self.state[name].clone() for name in ("last", "length", "position", "count", "live")}
+    def prefill(self, tokens: torch.Tensor, width: int):
+        """`forward` of tokens int64 [4, N]: ids, slots, places, positions. What it returns on a GPU lasts until the next step or prefill."""
+        count, device = tokens.shape[1], self.model.device
+        if device.type != "cuda" or count > PACKED:
+            return self.forward(*tokens.to(device), width=width)
+        size = max(16, 1 << (count - 1).bit_length())
+        if size not in self.graphs:
+            static = torch.zeros(4, size, dtype=torch.long, device=device)
+            static[1] = self.rows
+            self.graphs[size] = (*self._capture(self.forward, *static), static)
+        graph, hidden, static = self.graphs[size]
+        padding = torch.tensor([0, self.rows, 0, 0])[:, None].expand(4, size - count)
+        static.copy_(torch.cat([tokens, padding], 1))
+        graph.replay()
+        return hidden[:count]
+
+    def _capture(self, function, *arguments):
+        """A CUDA graph of function(*arguments) and its result. The function runs once before, so that its kernels are compiled."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._step(size, narrow, cold)
+            function(*arguments)
         torch.cuda.current_stream().wait_stream(stream)
-        for name, tensor in saved.items():
-            self.state[name].copy_(tensor)
-        self.tick.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
-            self._step(size, narrow, cold)
+            result = function(*arguments)
         self.pool = self.pool or graph.pool()
-        return graph
+        return graph, result
 
 
 class _Plain:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import queue
 import sys
 import threading
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from backends.decode import BURST, STOPS, make_slots
+from backends.decode import BURST, LONG, STOPS, make_slots
 from backends.draw import draw
 from backends.model import Flat, Model, micro_batches
 from backends.rows import Rows, layer_kinds
@@ -217,7 +218,9 @@ class Engine:
         elif self.waiting:
             # A prefill holds up all rows, so a few late-comers wait for each other, up to 4 steps.
             self.steps_waited += 1 if self.slots is None else 3  # bursts
-            if not busy or sum(r.n - r.begun for r in self.waiting) * 8 >= busy or self.steps_waited > 4:
+            ready = sum(r.n - r.begun for r in self.waiting)
+            ready = min(ready, self.slots.rows - busy) if self.slots else ready
+            if not busy or ready * 8 >= busy or self.steps_waited > 4:
                 self.steps_waited = 0
                 self._admit(busy)
         if any(self.active):
@@ -295,12 +298,12 @@ class Engine:
 
     def _recall(self, flat: Flat):
         """(length, state) of the longest remembered sequence that this one extends; (0, None) if there is none."""
-        key = flat.key.tobytes()
-        for length in sorted({length for length, _ in self.past.values()}, reverse=True):
-            if length < len(flat) and key[: 8 * length] in self.past:
-                self.past.move_to_end(key[: 8 * length])
-                return self.past[key[: 8 * length]]
-        return 0, None
+        whole = flat.key.tobytes()
+        key = max((key for key in self.past if len(key) < len(whole) and whole.startswith(key)), key=len, default=None)
+        if key is None:
+            return 0, None
+        self.past.move_to_end(key)
+        return self.past[key]
 
     def _prefill_groups(self, prompts: list) -> list:
         """Batches of (requests of one prompt, positions remembered, their state).
@@ -382,7 +385,7 @@ class Engine:
                 np.concatenate(new),
                 np.concatenate([flat.positions[0, start:].numpy() for flat, start in zip(flats, starts)]),
             ])  # int64 [4, N]: ids, slots, places, rotary positions, packed
-            hidden = slots.forward(*torch.from_numpy(whole).to(model.device), width=max(map(len, flats)))
+            hidden = slots.prefill(torch.from_numpy(whole), max(map(len, flats)))
             last = hidden[np.cumsum([len(places) for places in new]) - 1]
         begun, sources = self._begin(group, last)
         for i, (requests, _, _) in enumerate(group):
@@ -460,7 +463,7 @@ class Engine:
     def _burst(self):
         """Some tokens for every active slot. The device sees to stop tokens; what a sequence drew after a stop string is thrown away."""
         active, params = self.active, [sequence.request.params for sequence in self.active if sequence]
-        steps = min(BURST, max(sequence.limit - len(sequence.tokens) for sequence in active if sequence))
+        steps = min(BURST if self.waiting else LONG, max(sequence.limit - len(sequence.tokens) for sequence in active if sequence))
         narrow, cold = any(p.top_k > 0 or p.top_p < 1 for p in params), any(p.temperature == 0 for p in params)
         width = max(sequence.length for sequence in active if sequence) + steps
         self.slots.refresh()
@@ -526,9 +529,9 @@ class Engine:
 
     def _check_finite(self, sequence, count):
         """Of its last `count` log-probabilities."""
-        bad = [not np.isfinite(logprob) for logprob in sequence.logprobs[-count:]] if count else []
-        if any(bad):
-            where = f"token {len(sequence.tokens) - count + bad.index(True) + 1} of sample {sequence.number}"
+        if count and not math.isfinite(sum(sequence.logprobs[-count:])):
+            first = next(i for i, logprob in enumerate(sequence.logprobs) if not math.isfinite(logprob))
+            where = f"token {first + 1} of sample {sequence.number}"
             error = FloatingPointError(f"the model's logits are not finite at {where}: are its weights still finite?")
             sequence.request.finish(error=error)
 

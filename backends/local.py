@@ -148,18 +148,23 @@ class Trainer:
         check(data, loss, config)
         flats = [self.model.flatten(datum.chunks) for datum in data]
         logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
-        sums = {}
+        sums, scored = {}, []
         try:
             for group in micro_batches([len(flat) for flat in flats], self.micro_positions):
                 targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
                 if any(want.any() for want in wanted):
-                    batch = [[items[i] for i in group] for items in (data, flats, logprobs)]
-                    self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)
+                    batch = [[items[i] for i in group] for items in (data, flats)]
+                    scored.append((group, wanted, self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)))
         except BaseException:
             if grad:
                 self._forget_gradients()  # half a batch is no gradient
             raise
         self.pending |= grad
+        for group, wanted, values in scored:  # only now, since each look at a GPU waits for it
+            values = values.cpu().numpy()
+            for i, want in zip(group, wanted):
+                logprobs[i][want], values = values[: want.sum()], values[want.sum() :]
+        sums = {name: value.item() for name, value in sums.items()}
         count = max(1, sums.get("token_count", 0))
         return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
 
@@ -169,7 +174,7 @@ class Trainer:
         if datum.advantages is not None:
             used = used | (datum.advantages != 0)
         trained = datum.targets[used]
-        unknown = (trained < 0) | (trained >= self.model.vocab_size) | np.isin(trained, self.model.blocked.cpu().numpy())
+        unknown = (trained < 0) | (trained >= self.model.vocab_size) | np.isin(trained, self.model.blocked_ids)
         if unknown.any():
             raise ValueError(f"datum {i}: a target of nonzero weight is a picture placeholder, or not a token of {self.model.name!r}")
         if not everywhere:
@@ -178,7 +183,8 @@ class Trainer:
         text = np.append(flat.key[1:] >= 0, used[-1])
         return np.where(used, datum.targets, following), used | text
 
-    def _micro_batch(self, data, flats, logprobs, targets, wanted, loss, config, grad, sums):
+    def _micro_batch(self, data, flats, targets, wanted, loss, config, grad, sums):
+        """Log-probabilities float32 [N] where wanted."""
         logp, entropy = self.model.score(flats, targets, wanted, config.get("temperature", 1.0), grad)  # [N], [N]
 
         def gather(name, kind=torch.float32):
@@ -203,10 +209,8 @@ class Trainer:
                 found |= {"ratio_mean": ratio.sum(), "clip_fraction": clipped[counted].sum()}
                 found |= {"kl": (ratio - 1 - difference).sum(), "logp_gap": difference.abs().sum()}
             for name, value in found.items():
-                sums[name] = sums.get(name, 0) + value.item()
-            values = logp.float().cpu().numpy()
-            for array, want in zip(logprobs, wanted):
-                array[want], values = values[: want.sum()], values[want.sum() :]
+                sums[name] = sums.get(name, 0) + value.double()
+            return logp.detach().float()
 
     def _gather_gradients(self):
         for weight, master in zip(self.weights, self.masters):

@@ -174,7 +174,8 @@ class Model:
         self.vocab_size = self.head.weight.shape[0]
         self.image_token = getattr(self.config, "image_token_id", None)
         blocked = {self.image_token, getattr(self.config, "video_token_id", None)} - {None}
-        self.blocked = torch.tensor(sorted(t for t in blocked if t < self.vocab_size), dtype=torch.long, device=self.device)
+        self.blocked_ids = sorted(t for t in blocked if t < self.vocab_size)
+        self.blocked = torch.tensor(self.blocked_ids, dtype=torch.long, device=self.device)
         self.pad = next(t for t in (self.text.pad_token_id, 0, 1, 2) if isinstance(t, int) and t not in blocked)
         self.axes = 3 if hasattr(self.inner, "get_rope_index") else 1
         self.max_positions = getattr(self.text, "max_position_embeddings", None) or 2**31
