@@ -4,17 +4,14 @@
     samples = await sampler.sample(chunks, 8, SamplingParams(max_tokens=64, seed=1))      # call it from as many tasks as you like
     logprobs = await sampler.logprobs(chunks)              # float32 [T]: log p(token t | all before), 0 at t = 0 and at pictures
 
-How it works. `Engine` repeats: take what arrived, prefill it as a batch, one decoding step for all rows, let go what ended (`Rows` in
-rows.py is the memory of that batch). What an ended sequence leaves behind serves its next turn, or a copy of it: a prompt that extends it
-prefills only the rest. New weights empty that store. The trainer's work goes through the same thread in the same order (`run`): it waits
-for the sequences under way, and requests that come after it see its result. So weights never change under a sequence.
+How it works. `Engine` repeats: take what arrived, prefill it as a batch, one decoding step (or a burst of some) for all rows, let go what
+ended. What an ended sequence leaves behind serves its next turn, or a copy of it: a prompt that extends it prefills only the rest. New
+weights empty that store. The trainer's work goes through the same thread in the same order (`run`): it waits for the sequences under way,
+and requests that come after it see its result. So weights never change under a sequence.
 
-Sampling. Sample i of a request draws one uniform number a token from a generator made of (seed, i) and takes the token at which the
-cumulative distribution passes it: what else is in the batch doesn't matter. Except in the last bits, since floating-point sums depend on
-the shape of the batch: a number within about 1e-6 of a border can fall to either side, and greedy choices can differ where two logits
-agree to the last bits. Of exactly equal logits the lowest id wins.
-
-Log-probabilities are those of softmax(logits / temperature) BEFORE top_k and top_p; at temperature 0 (greedy), of softmax(logits).
+Two ways to decode. A GPU and a decoder of the Llama / Qwen shape: static slots and CUDA graphs (decode.py). Anything else: `Rows` and
+transformers' own forward. Both draw the same tokens for a request (draw.py): sample i has its own generator, made of (seed, i), which gives
+one number for each token, whatever else is in the batch.
 
 Not done: prefill in pieces; attention in both directions inside a picture (it is run causally).
 """
@@ -23,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import queue
 import sys
 import threading
@@ -34,43 +32,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from backends.decode import BURST, LONG, STOPS, make_slots
+from backends.draw import draw
 from backends.model import Flat, Model, micro_batches
 from backends.rows import Rows, layer_kinds
 from protocol import Sample, SamplingParams
 
 _engines = weakref.WeakSet()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# drawing tokens
-
-
-def draw(logits, temperature, top_k, top_p, uniform):
-    """One token a row: (tokens int64 [B], log-probabilities float32 [B], NaN where the logits aren't finite).
-
-    logits float32 [B, V]; temperature, top_p, uniform float [B]; top_k int [B] (0 or -1: off). Temperature 0 is greedy.
-    """
-    greedy = temperature == 0
-    logp = (logits / torch.where(greedy, 1.0, temperature)[:, None]).log_softmax(-1)  # [B, V]
-    p = logp.exp()
-    narrow = ((top_k > 0) | (top_p < 1)) & ~greedy
-    if narrow.any():
-        p[narrow] = truncate(p[narrow], top_k[narrow], top_p[narrow])
-    # float64: over a vocabulary of 150,000 a float32 sum is off by more than rare tokens have
-    reach = p.double().cumsum(-1)  # [B, V]
-    tokens = torch.searchsorted(reach, (uniform.double() * reach[:, -1])[:, None], right=True)[:, 0].clamp(max=logits.shape[1] - 1)
-    tokens = torch.where(greedy, logits.argmax(-1), tokens)
-    return tokens, logp.gather(-1, tokens[:, None])[:, 0]
-
-
-def truncate(p, top_k, top_p):
-    """Probabilities [B, V] with all but the top_k set to 0, then all but the smallest set that holds top_p of what is left."""
-    ordered, order = p.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(p.shape[1], device=p.device)
-    ordered = ordered * ((rank < top_k[:, None]) | (top_k[:, None] <= 0))
-    ordered = ordered / ordered.sum(-1, keepdim=True)
-    ordered = ordered * ((ordered.cumsum(-1) - ordered < top_p[:, None]) | (rank == 0))  # what comes before a token decides about it
-    return torch.zeros_like(p).scatter(-1, order, ordered)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,6 +58,8 @@ class Request:
     job: object = None
     flat: Flat | None = None
     samples: dict = field(default_factory=dict)  # number of the sample -> Sample
+    begun: int = 0  # samples given a slot so far, with static slots
+    now: range = range(0)  # samples to begin in the next prefill
     cancelled: bool = False
 
     def finish(self, value=None, error=None):
@@ -124,16 +94,18 @@ class Sequence:
 class Engine:
     """A sampler; see the top of this file. `close()` ends what is pending with an error; it is called at exit, too.
 
-    max_rows: sequences decoded together (more wait their turn; one request may exceed it). cache_tokens: positions remembered of ended
-    sequences. prefill_positions: padded size of a prefill batch.
+    max_rows: sequences decoded together (more wait their turn; without slots one request may exceed it). cache_tokens: positions remembered
+    of ended sequences. prefill_positions: padded size of a prefill batch. fused: the fast path of decode.py, for models that it knows
+    (None: on a GPU). memory_share: of the GPU's free memory, for its keys and values.
     """
 
-    def __init__(self, model: Model, tokenizer=None, max_rows=256, cache_tokens=65536, prefill_positions=8192):
+    def __init__(self, model: Model, tokenizer=None, max_rows=256, cache_tokens=65536, prefill_positions=8192, fused=None, memory_share=0.4):
         # A tool that draws or renders holds Python's lock for 5 ms at a time by default, and the worker asks for it many times a step
         sys.setswitchinterval(min(sys.getswitchinterval(), 5e-4))
         self.model, self.tokenizer = model, tokenizer
         self.max_rows, self.cache_tokens, self.prefill_positions = max_rows, cache_tokens, prefill_positions
         self.mixed = "linear" in layer_kinds(model)  # their state would take in the padding of a prefill
+        self.slots = make_slots(model, max_rows, memory_share) if (model.device.type == "cuda" if fused is None else fused) else None
         self.rows: Rows | None = None
         self.active: list[Sequence | None] = []  # by row
         self.past: OrderedDict = OrderedDict()  # key of a sequence (bytes) -> (length, state), least recently used first
@@ -191,6 +163,8 @@ class Engine:
     def weights_changed(self):
         """For the trainer, inside a job."""
         self.model.weights_changed()
+        if self.slots:
+            self.slots.weights_changed()
         self.past.clear()
 
     def close(self, timeout: float = 5.0):
@@ -243,15 +217,17 @@ class Engine:
                 self._run_job(self.waiting.popleft())
         elif self.waiting:
             # A prefill holds up all rows, so a few late-comers wait for each other, up to 4 steps.
-            self.steps_waited += 1
-            if not busy or sum(r.n for r in self.waiting) * 8 >= busy or self.steps_waited > 4:
+            self.steps_waited += 1 if self.slots is None else 3  # bursts
+            ready = sum(r.n - r.begun for r in self.waiting)
+            ready = min(ready, self.slots.rows - busy) if self.slots else ready
+            if not busy or ready * 8 >= busy or self.steps_waited > 4:
                 self.steps_waited = 0
                 self._admit(busy)
         if any(self.active):
             self._step()
 
     def _run_job(self, request):
-        if self.model.device.type != "cpu":
+        if self.model.device.type != "cpu" and self.slots is None:
             self.rows, self.active = None, []  # the trainer needs the space
         try:
             with torch.enable_grad():
@@ -263,6 +239,8 @@ class Engine:
         for request in {s.request for s in self.active if s} | {r for r in self.waiting if r}:
             request.finish(error=error)
         self.active, self.rows = [], None
+        if self.slots:
+            self.slots.drop()
         self.waiting.clear()
         self.past.clear()
 
@@ -271,17 +249,27 @@ class Engine:
     def _admit(self, busy: int):
         """Starts waiting requests, in order, up to the next job."""
         fresh, scores = [], []
-        while self.waiting and self.waiting[0].kind != "job" and not (busy and busy + self.waiting[0].n > self.max_rows):
+        while self.waiting and self.waiting[0].kind != "job" and (self.slots or not (busy and busy + self.waiting[0].n > self.max_rows)):
             request = self.waiting.popleft()
             try:
-                request.flat = self.model.flatten(request.chunks)
+                request.flat = request.flat or self.model.flatten(request.chunks)
                 if request.kind == "sample" and len(request.flat) == self.model.max_positions:
                     raise ValueError(f"a prompt of {len(request.flat)} positions (max_position_embeddings) leaves no room for an answer")
+                room = not self.slots or request.kind != "sample" or self.slots.room(len(request.flat) + self._limit(request), busy)
             except BaseException as error:
                 request.finish(error=error)
                 continue
-            (fresh if request.kind == "sample" else scores).append(request)
-            busy += request.n
+            if request.kind != "sample":
+                scores.append(request)
+                continue
+            end = min(request.n, request.begun + self.slots.rows - busy) if self.slots else request.n
+            request.now, request.begun = range(request.begun, end if room else request.begun), end if room else request.begun
+            busy += len(request.now)
+            if request.now:
+                fresh.append(request)
+            if request.begun < request.n:  # the rest gets the next slots that are free
+                self.waiting.appendleft(request)
+                break
         for group in micro_batches([len(r.flat) for r in scores], self.prefill_positions):
             self._guarded(self._score, [scores[i] for i in group])
         prompts = OrderedDict()  # equal prompts, asked for one by one, are read once
@@ -310,12 +298,12 @@ class Engine:
 
     def _recall(self, flat: Flat):
         """(length, state) of the longest remembered sequence that this one extends; (0, None) if there is none."""
-        key = flat.key.tobytes()
-        for length in sorted({length for length, _ in self.past.values()}, reverse=True):
-            if length < len(flat) and key[: 8 * length] in self.past:
-                self.past.move_to_end(key[: 8 * length])
-                return self.past[key[: 8 * length]]
-        return 0, None
+        whole = flat.key.tobytes()
+        key = max((key for key in self.past if len(key) < len(whole) and whole.startswith(key)), key=len, default=None)
+        if key is None:
+            return 0, None
+        self.past.move_to_end(key)
+        return self.past[key]
 
     def _prefill_groups(self, prompts: list) -> list:
         """Batches of (requests of one prompt, positions remembered, their state).
@@ -332,7 +320,20 @@ class Engine:
             groups += [[pool[i] for i in group] for group in micro_batches(sizes, self.prefill_positions)]
         return groups
 
+    def _limit(self, request) -> int:
+        return min(request.params.max_tokens, self.model.max_positions - len(request.flat))
+
     def _prefill(self, group):
+        if self.slots:
+            return self._prefill_slots(group)
+        flats = [requests[0].flat for requests, _, _ in group]
+        rows, last = self._read_prompts(group)
+        begun, sources = self._begin(group, last)
+        for i, sequence in zip(sources, begun):
+            self._place(sequence, rows.read(i, len(flats[i])))
+
+    def _read_prompts(self, group):
+        """Prefills a group. Returns its rows and the last hidden states [prompts, width]."""
         model, size = self.model, len(group)
         flats, starts = [requests[0].flat for requests, _, _ in group], [start for _, start, _ in group]
         counts = [len(flat) - start for flat, start in zip(flats, starts)]
@@ -341,25 +342,75 @@ class Engine:
         ids, positions = torch.full((size, count), model.pad), torch.zeros(model.axes, size, count, dtype=torch.long)
         for i, (flat, (_, start, state)) in enumerate(zip(flats, group)):
             if state is not None:
-                rows.write(i, state, start)
+                rows.write(i, list(zip(*state[0])) if self.slots else state, start)  # slots keep all layers in one tensor
             ids[i, : counts[i]] = torch.from_numpy(flat.ids[start:])
             positions[:, i, : counts[i]] = flat.positions[:, start:]
         pictures = [chunk for flat, start in zip(flats, starts) for place, chunk in flat.pictures if place >= start]
         mask = rows.begin(torch.tensor(starts, device=model.device), count, width, fresh=not any(starts))
         hidden = model.hidden(ids.to(model.device), positions.to(model.device), pictures, mask, rows.cache)  # [B, count, width]
-        last = hidden[range(size), [n - 1 for n in counts]]  # [B, width]
-        self.counts["prefilled"] += sum(counts)
-        self.counts["reused"] += sum(starts)
-        begun, sources = [], []  # sequences, and the row of this batch that each comes from
-        for i, (requests, _, _) in enumerate(group):
+        return rows, hidden[range(size), [n - 1 for n in counts]]  # [B, width]
+
+    def _begin(self, group, last):
+        """The sequences of a group of prompts with their first tokens, and the number of the prompt that each has. last [prompts, width]."""
+        begun, sources = [], []
+        for i, (requests, start, _) in enumerate(group):
+            flat = requests[0].flat
+            self.counts["prefilled"] += len(flat) - start
+            self.counts["reused"] += start
             for request in requests:
-                limit = min(request.params.max_tokens, model.max_positions - len(flats[i]))
-                for number in range(request.n):
-                    begun.append(Sequence(request, number, generator(request.params.seed, number), limit, int(flats[i].positions.max())))
+                for number in request.now:
+                    random = generator(request.params.seed, number)
+                    begun.append(Sequence(request, number, random, self._limit(request), int(flat.positions.max())))
                     sources.append(i)
-        self._extend(begun, model.logits(last)[sources])
+        self._extend(begun, self.model.logits(last)[sources])
+        return begun, sources
+
+    def _prefill_slots(self, group):
+        """The same with static slots. Prompts go into free ones, where a sequence of theirs stays; its other samples get copies."""
+        model, slots = self.model, self.slots
+        slots.refresh()
+        free = [row for row in range(slots.rows) if row >= len(self.active) or self.active[row] is None]
+        flats, starts, home = [requests[0].flat for requests, _, _ in group], [start for _, start, _ in group], free[: len(group)]
+        if any(place >= start for flat, start in zip(flats, starts) for place, _ in flat.pictures):  # through the tower
+            rows, last = self._read_prompts(group)
+            slots.take(rows, torch.tensor(home, device=model.device), max(map(len, flats)))
+        else:
+            for slot, (_, start, state) in zip(home, group):
+                if state is not None:
+                    slots.write(slot, state, start)
+            new = [np.arange(start, len(flat)) for flat, start in zip(flats, starts)]
+            whole = np.stack([
+                np.concatenate([flat.ids[start:] for flat, start in zip(flats, starts)]),
+                np.concatenate([np.full(len(places), slot) for places, slot in zip(new, home)]),
+                np.concatenate(new),
+                np.concatenate([flat.positions[0, start:].numpy() for flat, start in zip(flats, starts)]),
+            ])  # int64 [4, N]: ids, slots, places, rotary positions, packed
+            hidden = slots.prefill(torch.from_numpy(whole), max(map(len, flats)))
+            last = hidden[np.cumsum([len(places) for places in new]) - 1]
+        begun, sources = self._begin(group, last)
+        for i, (requests, _, _) in enumerate(group):
+            length = len(flats[i]) - 1  # one less: the last is read again, for its logits
+            if length and any(request.begun < request.n for request in requests):  # more samples are to come
+                self._keep(flats[i].key[:length].tobytes(), length, slots.read(home[i], length))
+        taken, copies, placed = set(), ([], []), []
+        spare = iter(free[len(group) :])
         for i, sequence in zip(sources, begun):
-            self._place(sequence, rows.read(i, len(flats[i])))
+            reason = self._ended(sequence)
+            if sequence.request.cancelled or reason:
+                self._remember(sequence, slots.read(home[i], len(flats[i])))
+                self._let_go(sequence, reason)
+                continue
+            slot = home[i] if i not in taken else next(spare)
+            if i in taken:
+                copies[0].append(home[i])
+                copies[1].append(slot)
+            taken.add(i)
+            self.active += [None] * (slot + 1 - len(self.active))
+            self.active[slot] = sequence
+            placed.append((slot, sequence))
+        slots.copy(*copies, max(map(len, flats)))
+        if placed:
+            slots.begin(*map(list, zip(*placed)))
 
     def _place(self, sequence, state):
         """Gives a sequence that has its first token a row, or lets it go if that was its last."""
@@ -384,6 +435,8 @@ class Engine:
     def _step(self):
         """One more token for every active row. Rows in between that are free take part with a dummy, since a batch is the first rows."""
         self._close_gaps()
+        if self.slots:
+            return self._burst()
         model, active = self.model, self.active
         lengths = [sequence.length if sequence else 0 for sequence in active]
         width = 8 * (max(lengths) // 8 + 1)  # positions seen, with the new one
@@ -407,17 +460,57 @@ class Engine:
                 active[row] = None
                 self._let_go(sequence, reason)
 
+    def _burst(self):
+        """Some tokens for every active slot. The device sees to stop tokens; what a sequence drew after a stop string is thrown away."""
+        active, params = self.active, [sequence.request.params for sequence in self.active if sequence]
+        steps = min(BURST if self.waiting else LONG, max(sequence.limit - len(sequence.tokens) for sequence in active if sequence))
+        narrow, cold = any(p.top_k > 0 or p.top_p < 1 for p in params), any(p.temperature == 0 for p in params)
+        width = max(sequence.length for sequence in active if sequence) + steps
+        self.slots.refresh()
+        tokens, logprobs, made = self.slots.burst([sequence is not None for sequence in active], steps, narrow, cold, width)
+        self.counts["steps"] += steps
+        for row, sequence in enumerate(active):
+            if sequence is None:
+                continue
+            p, count, reason = sequence.request.params, made[row], ""
+            if p.stop_strings or len(p.stop_tokens) > STOPS:
+                for count in range(1, made[row] + 1):
+                    sequence.tokens.append(tokens[row][count - 1])
+                    if reason := self._ended(sequence):
+                        break
+            else:
+                sequence.tokens += tokens[row][:count]
+                reason = self._ended(sequence)
+            sequence.logprobs += logprobs[row][:count]
+            sequence.position += count
+            self.counts["sampled"] += count
+            self._check_finite(sequence, count)
+            if sequence.request.cancelled:
+                self.slots.clean(row)
+                active[row] = None
+            elif reason:
+                self._remember(sequence, self.slots.read(row, sequence.length))
+                active[row] = None
+                self._let_go(sequence, reason)
+
     def _close_gaps(self):
         """Moves the last rows into free ones when more than a third of the batch would be dummies."""
-        active = self.active
+        active, moves, width = self.active, ([], []), 0
         while active and active[-1] is None:
             active.pop()
-        while active.count(None) > max(2, len(active) // 3):
+        while active.count(None) > max(2, len(active) // 3) or moves[0] and None in active:
             sequence, free = active.pop(), active.index(None)
-            self.rows.write(free, self.rows.read(len(active), sequence.length), sequence.length)
+            if self.slots:
+                moves[0].append(len(active))
+                moves[1].append(free)
+                width = max(width, sequence.length)
+            else:
+                self.rows.write(free, self.rows.read(len(active), sequence.length), sequence.length)
             active[free] = sequence
             while active and active[-1] is None:
                 active.pop()
+        if self.slots:
+            self.slots.copy(*moves, width, state=True)
 
     def _extend(self, sequences, logits):
         """Draws the next token of each sequence from its logits [B, V]."""
@@ -432,10 +525,15 @@ class Engine:
             sequence.tokens.append(token)
             sequence.logprobs.append(logprob)
             sequence.position += 1
-            if not np.isfinite(logprob):
-                where = f"token {len(sequence.tokens)} of sample {sequence.number}"
-                error = FloatingPointError(f"the model's logits are not finite at {where}: are its weights still finite?")
-                sequence.request.finish(error=error)
+            self._check_finite(sequence, 1)
+
+    def _check_finite(self, sequence, count):
+        """Of its last `count` log-probabilities."""
+        if count and not math.isfinite(sum(sequence.logprobs[-count:])):
+            first = next(i for i, logprob in enumerate(sequence.logprobs) if not math.isfinite(logprob))
+            where = f"token {first + 1} of sample {sequence.number}"
+            error = FloatingPointError(f"the model's logits are not finite at {where}: are its weights still finite?")
+            sequence.request.finish(error=error)
 
     def _ended(self, sequence) -> str:
         """Why a sequence is over: "stop", "stop_string", "length", or "" if it isn't."""
@@ -469,9 +567,13 @@ class Engine:
     def _remember(self, sequence, state):
         """Keeps what a sequence has read, for prompts that go on from there. Its last token was never read, so it isn't part of it."""
         key = np.append(sequence.request.flat.key, sequence.tokens[:-1]).astype(np.int64).tobytes()
-        if sequence.request.cancelled or key in self.past or sequence.length > self.cache_tokens:
+        if not sequence.request.cancelled:
+            self._keep(key, sequence.length, state)
+
+    def _keep(self, key: bytes, length: int, state):
+        if key in self.past or length > self.cache_tokens:
             return
-        self.past[key] = (sequence.length, [tuple(tensor.clone() for tensor in pair) for pair in state])
+        self.past[key] = (length, [tuple(tensor.clone() for tensor in pair) for pair in state])
         total = sum(length for length, _ in self.past.values())
         while total > self.cache_tokens:
             total -= self.past.popitem(last=False)[1][0]

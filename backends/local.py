@@ -19,7 +19,9 @@ Losses, each a sum over tokens of weight x (old = `Datum.logprobs`, r = exp(logp
     a function           (logp, old, advantages, sequence, config) -> (loss [N], clipped [N]); `sequence` numbers the datum of a token
 `config`: temperature (divides the logits: use the sampler's), clip_low_threshold, clip_high_threshold (bounds of the ratio).
 
-Not here: dropout (the model stays in eval mode), several GPUs, gradient checkpointing.
+On a GPU weights and arithmetic are bfloat16, with float32 master weights, gradient sums and optimizer state (on a CPU all is float32).
+
+Not here: dropout (the model stays in eval mode), several GPUs.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import torch
 
 from backends import AdamParams, Output
 from backends.engine import Engine
+from backends.gpu import fitting_positions, training_bytes, wrap_layers
 from backends.model import TOWERS, Model, load_model, micro_batches
 
 CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
@@ -134,6 +137,8 @@ class Trainer:
 
     def close(self):
         self.engine.close()
+        if self.model.device.type == "cuda":
+            print(f"GPU memory, peak: {torch.cuda.max_memory_allocated(self.model.device) / 2**30:.1f} GiB", flush=True)
 
     # ------------------------------------------------------------------ in the engine's thread
 
@@ -143,18 +148,23 @@ class Trainer:
         check(data, loss, config)
         flats = [self.model.flatten(datum.chunks) for datum in data]
         logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
-        sums = {}
+        sums, scored = {}, []
         try:
             for group in micro_batches([len(flat) for flat in flats], self.micro_positions):
                 targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
                 if any(want.any() for want in wanted):
-                    batch = [[items[i] for i in group] for items in (data, flats, logprobs)]
-                    self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)
+                    batch = [[items[i] for i in group] for items in (data, flats)]
+                    scored.append((group, wanted, self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)))
         except BaseException:
             if grad:
                 self._forget_gradients()  # half a batch is no gradient
             raise
         self.pending |= grad
+        for group, wanted, values in scored:  # only now, since each look at a GPU waits for it
+            values = values.cpu().numpy()
+            for i, want in zip(group, wanted):
+                logprobs[i][want], values = values[: want.sum()], values[want.sum() :]
+        sums = {name: value.item() for name, value in sums.items()}
         count = max(1, sums.get("token_count", 0))
         return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
 
@@ -164,7 +174,7 @@ class Trainer:
         if datum.advantages is not None:
             used = used | (datum.advantages != 0)
         trained = datum.targets[used]
-        unknown = (trained < 0) | (trained >= self.model.vocab_size) | np.isin(trained, self.model.blocked.cpu().numpy())
+        unknown = (trained < 0) | (trained >= self.model.vocab_size) | np.isin(trained, self.model.blocked_ids)
         if unknown.any():
             raise ValueError(f"datum {i}: a target of nonzero weight is a picture placeholder, or not a token of {self.model.name!r}")
         if not everywhere:
@@ -173,7 +183,8 @@ class Trainer:
         text = np.append(flat.key[1:] >= 0, used[-1])
         return np.where(used, datum.targets, following), used | text
 
-    def _micro_batch(self, data, flats, logprobs, targets, wanted, loss, config, grad, sums):
+    def _micro_batch(self, data, flats, targets, wanted, loss, config, grad, sums):
+        """Log-probabilities float32 [N] where wanted."""
         logp, entropy = self.model.score(flats, targets, wanted, config.get("temperature", 1.0), grad)  # [N], [N]
 
         def gather(name, kind=torch.float32):
@@ -198,10 +209,8 @@ class Trainer:
                 found |= {"ratio_mean": ratio.sum(), "clip_fraction": clipped[counted].sum()}
                 found |= {"kl": (ratio - 1 - difference).sum(), "logp_gap": difference.abs().sum()}
             for name, value in found.items():
-                sums[name] = sums.get(name, 0) + value.item()
-            values = logp.float().cpu().numpy()
-            for array, want in zip(logprobs, wanted):
-                array[want], values = values[: want.sum()], values[want.sum() :]
+                sums[name] = sums.get(name, 0) + value.double()
+            return logp.detach().float()
 
     def _gather_gradients(self):
         for weight, master in zip(self.weights, self.masters):
@@ -229,10 +238,10 @@ class Trainer:
                 group |= {"lr": adam.learning_rate, "betas": (adam.beta1, adam.beta2), "eps": adam.eps}
                 group["weight_decay"] = adam.weight_decay if group["params"][0].ndim >= 2 else 0.0
             self.optimizer.step()
-            with torch.no_grad():
-                for weight, master in zip(self.weights, self.masters):
-                    if master is not weight:
-                        weight.copy_(master)
+            rounded = [pair for pair in zip(self.weights, self.masters) if pair[0] is not pair[1]]
+            if rounded:
+                with torch.no_grad():
+                    torch._foreach_copy_(*map(list, zip(*rounded)))
             self.engine.weights_changed()
         self._forget_gradients()
         return {"grad_norm": norm, "skipped": int(skipped), "skipped_total": self.skipped, "version": self.model.version}
@@ -318,10 +327,11 @@ async def create_trainer(base_model, rank: int = 0, seed: int = 0, **options) ->
 
 
 def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, lora_alpha: int = 32, device="auto", dtype="auto",
-                  revision=None, micro_positions: int = 8192, adapter=None, **engine) -> Trainer:
+                  revision=None, micro_positions: int = 0, adapter=None, compile=False, recompute=False, **engine) -> Trainer:
     """train_vision: whether the vision tower is trained, too (None: with rank 0 only; frozen, each picture passes it once).
 
-    device, dtype, revision: see `load_model`. micro_positions: padded size of what is trained at once. engine: options of `Engine`.
+    device, dtype, revision: see `load_model`. micro_positions: padded size of what is trained at once (0: 8192, on a GPU what fits, up to
+    16384). compile, recompute: see gpu.py. engine: options of `Engine`.
     """
     if rank < 0:
         raise SystemExit(f"rank {rank}: use 0 for all weights, or the rank of a LoRA")
@@ -337,8 +347,22 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
             module.requires_grad_(train_vision)
     else:
         peft = load_adapter(model, adapter, trainable=True) if adapter else add_adapter(model, rank, lora_alpha, seed)
+    if compile or recompute:
+        wrap_layers(model, compile, recompute)
+    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
     engine = make_engine(model, **engine)
     return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions)
+
+
+def planned(model: Model, compile, recompute) -> int:
+    """How many positions are trained at once on a GPU. Says what that will take."""
+    fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
+    here = sum(p.numel() * p.element_size() for p in model.net.parameters())
+    free = torch.cuda.mem_get_info(model.device)[0] + here
+    positions = fitting_positions(fixed, each, free)
+    print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
+          f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip
+    return positions
 
 
 async def load_trainer(state_path, with_optimizer: bool = True, *, base_model=None, **options) -> Trainer:

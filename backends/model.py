@@ -174,7 +174,8 @@ class Model:
         self.vocab_size = self.head.weight.shape[0]
         self.image_token = getattr(self.config, "image_token_id", None)
         blocked = {self.image_token, getattr(self.config, "video_token_id", None)} - {None}
-        self.blocked = torch.tensor(sorted(t for t in blocked if t < self.vocab_size), dtype=torch.long, device=self.device)
+        self.blocked_ids = sorted(t for t in blocked if t < self.vocab_size)
+        self.blocked = torch.tensor(self.blocked_ids, dtype=torch.long, device=self.device)
         self.pad = next(t for t in (self.text.pad_token_id, 0, 1, 2) if isinstance(t, int) and t not in blocked)
         self.axes = 3 if hasattr(self.inner, "get_rope_index") else 1
         self.max_positions = getattr(self.text, "max_position_embeddings", None) or 2**31
@@ -187,6 +188,7 @@ class Model:
             for module in self.vision_modules():
                 module.apply(multiply_patches)
         self._features = None
+        self.kernels = head_kernels(self)
         self._check_head()
 
     def _check_head(self):
@@ -289,11 +291,16 @@ class Model:
         for i, flat in enumerate(flats):
             ids[i, : len(flat)], goal[i, : len(flat)], mask[i, : len(flat)] = flat.ids, targets[i], wanted[i]
             positions[:, i, : len(flat)] = flat.positions
+            # The padding counts on: transformers takes positions that start anew for a second sequence, and then uses slow explicit masks
+            positions[:, i, len(flat) :] = flat.positions.max() + 1 + torch.arange(longest - len(flat))
         with torch.set_grad_enabled(grad):
             pictures = [chunk for flat in flats for _, chunk in flat.pictures]
             hidden = self.hidden(torch.from_numpy(ids).to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
             rows = hidden[torch.from_numpy(mask).to(self.device)]  # [N, width]
             goal = torch.from_numpy(goal[mask]).to(self.device)  # [N]
+            if self.kernels:
+                size = max(1, 2**29 // self.vocab_size)  # 1 GiB of bfloat16
+                return self.kernels.ChosenLogprobs.apply(rows, self.head.weight, goal, self.blocked, temperature, size)
             # The logits of a piece are dropped and made again in the backward pass, so that only one piece is alive at a time.
             size = max(1, (2**24 if self.device.type == "cpu" else 2**28) // self.vocab_size)
             if len(rows) <= size or not grad:
@@ -302,6 +309,18 @@ class Model:
                 pieces = [(rows[i : i + size], goal[i : i + size]) for i in range(0, len(rows), size)]
                 parts = [checkpoint(self._logprobs, *piece, temperature, use_reentrant=False) for piece in pieces]
         return torch.cat([logp for logp, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+
+def head_kernels(model: Model):
+    """kernels.py on a GPU, for a head that is one matrix and nothing else; None otherwise."""
+    simple = type(model.head) is torch.nn.Linear and model.head.bias is None and not getattr(model.text, "final_logit_softcapping", None)
+    if model.device.type != "cuda" or not simple:
+        return None
+    try:
+        from backends import kernels
+    except ImportError:  # no Triton for this platform
+        return None
+    return kernels
 
 
 def micro_batches(lengths: list[int], budget: int) -> list[list[int]]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from backends.engine import Engine, draw, generator, truncate
+from backends.draw import draw, truncate
+from backends.engine import Engine, generator
 from backends.local import create_sampler, make_engine
 from backends.model import load_model, micro_batches
 from protocol import ImageChunk, SamplingParams, TextChunk
