@@ -289,8 +289,6 @@ def warn_if_hopeless(values, trajectories, has_tools, strict):
         print(f"WARNING: {reason}", flush=True)
     if reasons and strict:
         raise SystemExit("stopped at step 1 (--strict)")
-
-
 async def update(trainer, anchor, data, args, updates):
     """One optimizer step on the datums. Returns its metrics."""
 
