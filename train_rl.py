@@ -289,9 +289,10 @@ def warn_if_hopeless(values, trajectories, has_tools, strict):
         print(f"WARNING: {reason}", flush=True)
     if reasons and strict:
         raise SystemExit("stopped at step 1 (--strict)")
+
+
 async def update(trainer, anchor, data, args, updates):
     """One optimizer step on the datums. Returns its metrics."""
-
     temperature, values = {"temperature": args.temperature}, {}
     if anchor:  # the distance to the anchor is a penalty on each token's advantage, before the division
         now = await anchor.forward(data, "cross_entropy", temperature)
