@@ -11,6 +11,6 @@ else
             || { rm -rf .uv; python3 -m pip install --quiet --disable-pip-version-check --target .uv uv; } # a Python without ensurepip
     fi
 fi
-"$UV" sync --quiet "$@" # the same versions on every machine: pyproject.toml fixes the date (exclude-newer)
+"$UV" sync --quiet # the same versions on every machine: pyproject.toml fixes the date (exclude-newer)
 PYTHON="$PWD/.venv/bin/python"
 export PYTHONUNBUFFERED=1 HF_HUB_DISABLE_TELEMETRY=1

@@ -504,6 +504,5 @@ def test_macro_f1_says_over_how_many_tasks_it_is(play, data, capsys):
 
 def test_an_output_that_cannot_be_made_is_one_line(play, tmp_path):
     (tmp_path / "file").write_text("")
-    play.output = tmp_path / "file" / "inside"
     with pytest.raises(SystemExit, match="--output .*inside: .*choose another place"):
-        play(always("NO"))
+        play(always("NO"), output="file/inside")

@@ -348,3 +348,17 @@ def test_P36_first_interrupt_asks_the_second_ends(times):
         assert (process.returncode, out) == ((0, "clean stop\n") if times == "once" else (130, ""))
     finally:
         process.kill()
+
+
+def test_arguments_of_test_sh_go_to_pytest_and_to_nothing_else(tmp_path):
+    root = Path(runs.__file__).parent
+    for name in ("setup.sh", "test.sh"):
+        (tmp_path / name).write_text((root / name).read_text())
+    (tmp_path / "bin").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for path, word in (("bin/uv", "uv"), (".venv/bin/python", "python")):
+        (tmp_path / path).write_text(f'#!/bin/sh\necho {word} "$@"\n')
+        (tmp_path / path).chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "test.sh", "-k", "P21"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["uv sync --quiet", "python -m ruff check .", "python -m pytest -k P21"]
