@@ -5,7 +5,7 @@
 # seed: +6 % at once (section 3.6.1).
 # expect: tool low high > 0.03
 . "$(dirname "$0")/common.sh"
-data react --form react --reward-mode rules-tool
+data react --form react
 start react
 for seed in $SEEDS; do
     rl low "$seed" react react --set reward_mode=rules-tool --max-reward 0.8

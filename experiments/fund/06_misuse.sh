@@ -5,7 +5,7 @@
 # seed: +3 %; it ended 35 % of the errors (section 3.6.2).
 # expect: tool off penalty > 0.01
 . "$(dirname "$0")/common.sh"
-data react --form react --reward-mode rules-full
+data react --form react
 start react
 for seed in $SEEDS; do
     rl off "$seed" react react --set reward_mode=rules-full --set misuse_penalty=0

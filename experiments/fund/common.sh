@@ -19,7 +19,7 @@ experiment=$(basename "$script" .sh)
 
 if [ "$MODEL" = tiny ]; then # sizes for two cores: a pair of runs in less than ten minutes; single steps in one language are what it can learn
     model=models/tiny-fund
-    : "${SFT_ROWS:=1350}" "${RL_STEPS:=30}" "${BATCH:=4}" "${GROUP:=8}" "${RL_RATE:=3e-4}" "${LIMIT:=160}" "${DEV:=320}" "${TOKENS:=$short}"
+    : "${SFT_ROWS:=1350}" "${RL_STEPS:=60}" "${BATCH:=4}" "${GROUP:=8}" "${RL_RATE:=3e-4}" "${LIMIT:=0}" "${DEV:=320}" "${TOKENS:=$short}"
     data_flags=(--languages en --single-size 800 --multi-size 0)
     sft_flags=(--rank 0 --epochs 3 --batch-size 8 --learning-rate 4e-3 --schedule cosine --warmup 0.05 --grad-clip 1 --answer-weight 10)
     rl_flags=(--temperature 1 --grad-clip 1)
