@@ -7,6 +7,7 @@ is 5 to 6 points wide on each side, more than most of the differences that peopl
     pass_at_k(8, 3, 4)             -> 0.929               unbiased, from n samples of which c are right
     binary_report(...)             -> per-task F1, Macro F1, accuracy, format rate, trivial baselines, all with intervals
     paired_report(before, after)   -> difference, interval, exact p
+    solved_report(before, after, [1, 8])   -> for each k, the problems that both, one or neither solves
 
 The unit of resampling is always the problem (row), never the sample: eight samples of one question are not eight questions.
 """

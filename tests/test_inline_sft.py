@@ -42,7 +42,8 @@ def test_P03_a_game_cut_anywhere_keeps_its_arrays_in_step(tmp_path):
     pieces = list(guess.gold(GAME))
     whole, _ = play(guess, GAME, chat, pieces)
     ends = set()
-    for limit in range(whole.sampled.index(True) + 1, len(whole.sampled) + 2):
+    begin, end = whole.sampled.index(True) + 1, len(whole.sampled)
+    for limit in [*range(begin, end, 3), end - 1, end, end + 1]:
         tokens = iter(chat.tokenizer(piece, add_special_tokens=False).input_ids for piece in pieces)
 
         def cut(chunks, i, params, tokens=tokens):
