@@ -83,7 +83,7 @@ def start_server(python: Path, folder: Path, model: Path):
     log = open(folder / "server.log", "wb")
     quiet = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env={**os.environ, **quiet}, start_new_session=True)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600  # it imports for half a minute, and for minutes on a busy machine
     while time.monotonic() < until and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
