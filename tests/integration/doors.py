@@ -20,10 +20,9 @@ def start(row, folder):
 
 
 def reward(row, trajectory):
-    """The share of `a` in what was written: any model can learn it within a few steps."""
-    text = "".join(turn.text for turn in trajectory.turns)
-    share = text.count("a") / max(1, len(text))
-    return share, {"share": share}
+    """1 for `say even`. The demonstrations of the training part say odd and even of every door, so that RL has something to choose."""
+    right = float(trajectory.prediction == "say even")
+    return right, {"correct": right}
 
 
 # One question for each way that a trajectory ends; `SCRIPT` is what a policy that has learnt them by heart writes.

@@ -18,6 +18,7 @@ What is checked, each a line of the table:
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import runpy
@@ -45,6 +46,7 @@ args = parser.parse_args()
 api.app.state.engine_config = EngineConfig.model_validate({k: v for k, v in vars(args).items() if k in EngineConfig.model_fields})
 uvicorn.run(api.app, host="127.0.0.1", port=args.port, log_level="warning")
 """
+KEYS = {"TINKER_API_KEY": "tml-any", "HF_HUB_OFFLINE": "1"}  # a server of one's own takes any key
 SAME = 1e-4  # nats a token between engines, float32
 EXACT = 1e-5  # a resumed run against the one that was left alone
 
@@ -81,7 +83,7 @@ def start_server(python: Path, folder: Path, model: Path):
     log = open(folder / "server.log", "wb")
     quiet = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
     process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, env={**os.environ, **quiet}, start_new_session=True)
-    until = time.monotonic() + 120
+    until = time.monotonic() + 600  # it imports for half a minute, and for minutes on a busy machine
     while time.monotonic() < until and process.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -212,9 +214,8 @@ async def local_and_stub(model: str, folder: Path, ids: list, count: int) -> dic
 
 def script(python, name: str, folder: Path, *flags):
     """train_sft.py or train_rl.py in the server's environment, with doors.py as tasks.doors. SystemExit if it fails."""
-    keys = {"TINKER_API_KEY": "tml-dummy", "HF_HUB_OFFLINE": "1"}
     command = [python, __file__, "--script", name, *flags]
-    done = subprocess.run(list(map(str, command)), cwd=folder, env={**os.environ, **keys}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(list(map(str, command)), cwd=folder, env={**os.environ, **KEYS}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     (folder / f"{name}.log").open("a").write(done.stdout)
     if done.returncode:
         raise SystemExit(f"{name}.py {' '.join(map(str, flags))}: exit {done.returncode}\n{done.stdout[-3000:]}")
@@ -245,58 +246,38 @@ def write(path: Path, rows: list):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", type=Path, default=ROOT / "build" / "skyrl", help="the server's environment, made if it isn't there (default: build/skyrl)")
-    args = parser.parse_args()
-    for module in ("torch", "pytrio"):
-        if not __import__("importlib.util").util.find_spec(module):
-            raise SystemExit(f"{module} is missing here: uv sync --extra remote, then uv run python tests/integration/skyrl.py")
-    python, begun, table = make_env(args.env.resolve()), time.monotonic(), []
+def train(python, folder: Path, model: Path, url: str, line):
+    """SFT and RL by the scripts, each resumed in the middle."""
+    ask = lambda i: [{"role": "user", "content": f"door {i}"}]
+    demo = lambda i: {"id": f"s{i}", "messages": [*ask(i // 2), {"role": "assistant", "content": f"say {'odd' if i % 2 else 'even'}"}]}
+    write(folder / "sft" / "sft_train.jsonl", [demo(i) for i in range(16)])
+    write(folder / "sft" / "sft_val.jsonl", [demo(i) for i in range(16, 20)])
+    write(folder / "rl" / "rl.jsonl", [{"id": f"q{i}", "task": "doors", "messages": ask(i), "behind": "x"} for i in range(8)])
+    common = ["--backend", "tinker", "--base-url", url, "--task", "doors", "--keep-last", 0]
+    script(python, "train_sft", folder, *common, "--run-name", "sft", "--base-model", model, "--data-dir", folder / "sft", "--rank", 8,
+           "--batch-size", 8, "--epochs", 10, "--learning-rate", 5e-3, "--save-every", 10)  # fmt: skip
+    losses = [row["val/loss"] for row in steps_of(folder, "sft") if row.get("val/loss") is not None]
+    gap = resumed(python, "train_sft", folder, "sft", 10, "train/loss")
+    text = f"validation loss {losses[0]:.3f} -> {losses[-1]:.3f} in 20 steps; resumed at step 10: largest difference {gap:.1e}"
+    line("SFT", losses[-1] < 0.5 * losses[0] and gap < EXACT, text)
+    script(python, "train_rl", folder, *common, "--run-name", "rl", "--state-path", "runs/sft", "--data", folder / "rl" / "rl.jsonl", "--batch-size", 2,
+           "--group-size", 8, "--max-steps", 12, "--epochs", 4, "--max-tokens", 10, "--max-turns", 1, "--learning-rate", 3e-3, "--save-every", 6)  # fmt: skip
+    rewards = [row["reward/mean"] for row in steps_of(folder, "rl")]
+    gap = resumed(python, "train_rl", folder, "rl", 6, "reward/mean")
+    first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
+    text = f"mean reward {first:.3f} in the first three steps of 16 trajectories, {last:.3f} in the last three of 12; resumed at step 6: largest difference {gap:.1e}"
+    line("RL", last > first + 0.1 and gap < EXACT, text)
 
-    def line(name, good, text):
-        table.append(bool(good))
-        print(f"{'ok  ' if good else 'FAIL'} {name:<10} {text}", flush=True)
 
-    folder = Path(tempfile.mkdtemp(prefix="skyrl-"))
-    model = folder / "model"
-    asyncio.run(learn_by_heart(model))
-    process, url = start_server(python, folder, model)
-    try:
-        # ---------------------------------------------------------------- training, by the scripts
-        ask = lambda i: [{"role": "user", "content": f"door {i}"}]
-        demo = lambda i: {"id": f"s{i}", "messages": [*ask(i), {"role": "assistant", "content": f"say {'odd' if i % 2 else 'even'}"}]}
-        write(folder / "sft" / "sft_train.jsonl", [demo(i) for i in range(16)])
-        write(folder / "sft" / "sft_val.jsonl", [demo(i) for i in range(16, 20)])
-        write(folder / "rl" / "rl.jsonl", [{"id": f"q{i}", "task": "doors", "messages": ask(i), "behind": "x"} for i in range(8)])
-        common = ["--backend", "tinker", "--base-url", url, "--task", "doors", "--keep-last", 0]
-        script(python, "train_sft", folder, *common, "--run-name", "sft", "--base-model", model, "--data-dir", folder / "sft", "--rank", 8,
-               "--batch-size", 8, "--epochs", 10, "--learning-rate", 5e-3, "--save-every", 10)  # fmt: skip
-        losses = [row["val/loss"] for row in steps_of(folder, "sft") if row.get("val/loss") is not None]
-        gap = resumed(python, "train_sft", folder, "sft", 10, "train/loss")
-        line("SFT", losses[-1] < 0.5 * losses[0] and gap < EXACT, f"validation loss {losses[0]:.3f} -> {losses[-1]:.3f} in 20 steps; resumed at step 10: largest difference {gap:.1e}")
-        script(python, "train_rl", folder, *common, "--run-name", "rl", "--state-path", "runs/sft", "--data", folder / "rl" / "rl.jsonl", "--batch-size", 2,
-               "--group-size", 8, "--max-steps", 12, "--epochs", 4, "--max-tokens", 8, "--max-turns", 1, "--learning-rate", 1e-2, "--save-every", 6)  # fmt: skip
-        rewards = [row["reward/mean"] for row in steps_of(folder, "rl")]
-        gap = resumed(python, "train_rl", folder, "rl", 6, "reward/mean")
-        first, last = sum(rewards[:3]) / 3, sum(rewards[-3:]) / 3
-        line("RL", last > first and gap < EXACT, f"reward of the first three steps {first:.3f}, of the last three of 12: {last:.3f}; resumed at step 6: largest difference {gap:.1e}")
-
-        # ---------------------------------------------------------------- the same weights on three engines
-        keys = {"TINKER_API_KEY": "tml-dummy", "HF_HUB_OFFLINE": "1"}
-        command = [python, __file__, "--inside", model, url, folder / "inside.json"]
-        subprocess.run(list(map(str, command)), check=True, env={**os.environ, **keys})
-    finally:
-        stop(process)
-    there = json.loads((folder / "inside.json").read_text())
-    sampled = there["logprobs"]["sampled"]
-    here = asyncio.run(local_and_stub(str(model), folder, there["logprobs"]["ids"], len(sampled)))
-    gaps = {name: max(abs(a - b) for a, b in zip(sampled, other, strict=True)) for name, other in
-            (("its prompt log-probabilities", there["logprobs"]["prompt"]), ("its trainer", there["logprobs"]["trainer"]), ("backends/local.py", here["logprobs"]))}  # fmt: skip
-    line("logprobs", max(gaps.values()) < SAME, f"of {len(sampled)} sampled tokens, SkyRL's sampler against " + ", ".join(f"{name}: {gap:.1e}" for name, gap in gaps.items()))
-    line("pictures", all("drops pictures" in text for text in there["pictures"]), there["pictures"][0])
+def compare(there: dict, here: dict, line):
+    """What SkyRL gave (`inside`) beside what the local backend and the stub gave, for the same weights."""
     import doors
 
+    sampled = there["logprobs"]["sampled"]
+    others = {"its prompt log-probabilities": there["logprobs"]["prompt"], "its trainer": there["logprobs"]["trainer"], "backends/local.py": here["logprobs"]}
+    gaps = {name: max(abs(a - b) for a, b in zip(sampled, other, strict=True)) for name, other in others.items()}
+    line("logprobs", max(gaps.values()) < SAME, f"of {len(sampled)} sampled tokens, SkyRL's sampler against " + ", ".join(f"{name}: {gap:.1e}" for name, gap in gaps.items()))
+    line("pictures", all("drops pictures" in text for text in there["pictures"]), there["pictures"][0])
     wanted = {word: reason for word, (_, _, reason) in doors.SCRIPT.items()}
     same = here["local"] == here["stub"] == there["script"]
     ends = {t["id"]: t["finish_reason"] for t in here["local"]}
@@ -304,6 +285,37 @@ def main():
     if not same:
         for name, played in (("local", here["local"]), ("stub", here["stub"]), ("SkyRL", there["script"])):
             print(name, json.dumps(played))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", type=Path, default=ROOT / "build" / "skyrl", help="the server's environment, made if it isn't there (default: build/skyrl)")
+    parser.add_argument("--part", choices=["all", "training", "engines"], default="all", help="SFT and RL, or the other three lines (default: %(default)s)")
+    args = parser.parse_args()
+    for module in ("torch", "pytrio"):
+        if not importlib.util.find_spec(module):
+            raise SystemExit(f"{module} is missing here: uv sync --extra remote, then uv run python tests/integration/skyrl.py")
+    python, begun, table = make_env(args.env.absolute()), time.monotonic(), []
+
+    def line(name, good, text):
+        table.append(bool(good))
+        print(f"{'ok  ' if good else 'FAIL'} {name:<10} {text}", flush=True)
+
+    folder = Path(tempfile.mkdtemp(prefix="skyrl-"))
+    model, result = folder / "model", folder / "inside.json"
+    asyncio.run(learn_by_heart(model))
+    process, url = start_server(python, folder, model)
+    try:
+        if args.part != "training":
+            command = [python, __file__, "--inside", model, url, result]
+            subprocess.run(list(map(str, command)), check=True, env={**os.environ, **KEYS})
+        if args.part != "engines":
+            train(python, folder, model, url, line)
+    finally:
+        stop(process)
+    if args.part != "training":
+        there = json.loads(result.read_text())
+        compare(there, asyncio.run(local_and_stub(str(model), folder, there["logprobs"]["ids"], len(there["logprobs"]["sampled"]))), line)
     print(f"{sum(table)} of {len(table)} good in {time.monotonic() - begun:.0f} s; logs in {folder}", flush=True)
     return 0 if all(table) else 1
 
