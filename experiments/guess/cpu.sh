@@ -7,7 +7,7 @@
 # measured: seed 42, 100 secrets a column, T = 1, intervals 95 %. two samples a secret. After SFT: training wording 78.5 % [73.0, 84.0] in 5.80 guesses (bisection on the same 5.76), held-out wording 40.0 % [32.0, 47.5], N = 1000 6.5 % [2.5, 11.0]. After 40 RL steps: 77.0 % [71.5, 82.5] in 5.71 (5.66), 34.0 % [26.5, 41.5], 5.5 % [1.5, 10.0]. Floors: 9.6 % and 1.0 %
 # measured: CPU seconds on one thread: SFT 187, RL 373, evaluation of 600 games 58, so 10.3 minutes of one core in all; wall-clock was not measured, as the machine was shared
 # reconciled: ≈ SFT as predicted, N = 1000 between the floor of any number (1.0 %) and of any possible one (33.8 %)
-# reconciled: ✗ RL added nothing: 5,120 games at 5e-5 leave all three columns within their intervals (a first try at 2e-4 with 64 games a step was stopped after 17 steps, at .62 to .77 right where it had begun at .69 to .78)
+# reconciled: ✗ RL did not help: 5,120 games at 5e-5, pass@1 over all 300 rows 41.7 -> 38.8 %, -2.8 points [-5.5, -0.2], sign-flip p = .049; solved in two samples by both 143, only SFT 17, only RL 10, neither 130 (a first try at 2e-4 with 64 games a step was stopped after 17 steps, at .62 to .77 right where it had begun at .69 to .78)
 #
 #   bash experiments/guess/cpu.sh
 #
