@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from backends import parallel
 from protocol import TextChunk
 
 NEVER = -1e9  # a logit that makes a token impossible; finite, so that probability * logit is 0 and not NaN
@@ -350,6 +351,7 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
     logging.disable_progress_bar()
     name = str(name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    device = parallel.local_device() if device == "cuda" else device
     dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     if not os.path.isdir(name) and (name.startswith((".", "/", "~")) or name.count("/") != 1 or os.path.isdir(name.split("/")[0])):
         raise SystemExit(f"model {name!r}: there is no such folder (and a hub id has the form owner/name)")
