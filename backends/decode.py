@@ -305,7 +305,7 @@ class Slots:
             delta = F.linear(kernels.gated(both), layer.down)
         return kernels.add_norm(x, delta, self.body.norm.weight, self.eps)
 
-    def _step(self, size: int, narrow: bool, cold: bool, width=None):
+    def _step(self, size: int, needs: tuple, width=None):
         """One token for each of the first `size` slots, live or not: a slot that isn't draws for nothing, at a place that nobody reads."""
         state = {name: tensor[:size] for name, tensor in self.state.items()}
         hidden = self.forward(state["last"], None, state["length"], state["position"], width)
@@ -313,7 +313,7 @@ class Slots:
         if len(self.model.blocked):
             logits = logits.index_fill(1, self.model.blocked, -1e9)
         uniform = state["uniforms"].gather(1, state["count"].clamp(max=self.capacity - 1)[:, None])[:, 0]
-        tokens, logp = draw(logits, state["temperature"], state["top_k"], state["top_p"], uniform, narrow, cold)
+        tokens, logp = draw(logits, state["temperature"], state["top_k"], state["top_p"], uniform, needs)
         self.drawn[:, :size].index_copy_(0, self.tick, tokens[None])
         self.drawn_logp[:, :size].index_copy_(0, self.tick, logp[None])
         self.tick.add_(1)
@@ -323,10 +323,10 @@ class Slots:
             state[name].add_(live)
         live.logical_and_((tokens[:, None] != state["stops"]).all(1)).logical_and_(state["count"] < state["limit"])
 
-    def burst(self, live: list, steps: int, narrow: bool, cold: bool, width: int):
+    def burst(self, live: list, steps: int, needs: tuple, width: int):
         """`steps` decoding steps of the slots that are `live`: tokens and log-probabilities, lists of `steps` a slot, and how many count.
 
-        narrow, cold: whether a sequence has top_k or top_p, or temperature 0. width: more than any place will be.
+        needs: see `draw`. width: more than any place will be.
         """
         size = next((s for s in SIZES if s >= len(live)), 128 * -(-len(live) // 128))
         size, count = min(size, self.rows), len(live)
@@ -334,7 +334,7 @@ class Slots:
         self.tick.zero_()
         before = self.state["count"][:count].clone()
         if self.model.device.type == "cuda":
-            key = (size, narrow, cold)
+            key = (size, needs)
             if key not in self.graphs:
                 saved = {name: self.state[name].clone() for name in ("last", "length", "position", "count", "live")}
                 self.graphs[key] = self._capture(self._step, *key)
@@ -345,7 +345,7 @@ class Slots:
                 self.graphs[key][0].replay()
         else:
             for _ in range(steps):
-                self._step(size, narrow, cold, min(self.capacity, 64 * -(-width // 64)))
+                self._step(size, needs, min(self.capacity, 64 * -(-width // 64)))
         made = self.state["count"][:count] - before
         # One transfer for all three; float64 holds each exactly
         whole = torch.cat([self.drawn[:steps, :count].double(), self.drawn_logp[:steps, :count].double(), made[None].double()]).T.cpu()

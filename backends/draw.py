@@ -13,15 +13,17 @@ import torch
 import torch.nn.functional as F
 
 
-def draw(logits, temperature, top_k, top_p, uniform, narrow=None, cold=None):
+def draw(logits, temperature, top_k, top_p, uniform, needs=None):
     """One token a row: (tokens int64 [B], log-probabilities float32 [B], NaN where the logits aren't finite).
 
     logits [B, V]; temperature float32, top_p, uniform float [B]; top_k int [B] (0 or -1: off). Temperature 0 is greedy.
-    narrow, cold: whether a row has top_k or top_p, or temperature 0. None looks, for which a GPU has to be waited for.
+    needs: (is there a row with top_k or top_p, with temperature 0, with one that is neither 0 nor 1), since each costs passes over the
+    logits. None looks, for which a GPU has to be waited for.
     """
     greedy, cut = temperature == 0, (top_k > 0) | (top_p < 1)
-    narrow, cold = (bool(flag.any()) if known is None else known for flag, known in ((cut, narrow), (greedy, cold)))
-    p = (logits / torch.where(greedy, 1.0, temperature)[:, None]).softmax(-1)  # float32 [B, V]
+    narrow, cold, scaled = needs or (bool(cut.any()), bool(greedy.any()), bool(((temperature != 0) & (temperature != 1)).any()))
+    p = logits / torch.where(greedy, 1.0, temperature)[:, None] if scaled else logits
+    p = p.softmax(-1, dtype=torch.float32)  # [B, V]
     kept = torch.where(cut[:, None], truncate(p, top_k, top_p), p) if narrow else p
     tokens = pick(kept, uniform)
     if cold:
@@ -34,7 +36,7 @@ def pick(p, uniform):
     count, V = p.shape
     blocks = (F.pad(p, (0, -V % 128)) if V % 128 else p).view(count, -1, 128)
     # float64: over a vocabulary of 150,000 a float32 sum is off by more than rare tokens have
-    reach = blocks.sum(-1, dtype=torch.float64).cumsum(-1)  # [B, V / 128]
+    reach = blocks.sum(-1).double().cumsum(-1)  # [B, V / 128]
     below = 1 - 1e-15  # the end of the range must not be passed by a rounding: what comes after it has no probability
     goal = (uniform.double() * reach[:, -1]).minimum(reach[:, -1] * below)[:, None]  # [B, 1]
     block = torch.searchsorted(reach, goal, right=True).clamp(max=reach.shape[1] - 1)

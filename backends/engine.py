@@ -178,6 +178,8 @@ class Engine:
     # ------------------------------------------------------------------ the worker
 
     def _loop(self):
+        if self.model.device.type == "cuda":
+            torch.cuda.set_device(self.model.device)  # a thread of its own has its own current device
         with torch.no_grad():
             while not self.closed:
                 try:
@@ -464,10 +466,11 @@ class Engine:
         """Some tokens for every active slot. The device sees to stop tokens; what a sequence drew after a stop string is thrown away."""
         active, params = self.active, [sequence.request.params for sequence in self.active if sequence]
         steps = min(BURST if self.waiting else LONG, max(sequence.limit - len(sequence.tokens) for sequence in active if sequence))
-        narrow, cold = any(p.top_k > 0 or p.top_p < 1 for p in params), any(p.temperature == 0 for p in params)
+        temperatures = {p.temperature for p in params}
+        needs = (any(p.top_k > 0 or p.top_p < 1 for p in params), 0 in temperatures, not temperatures <= {0, 1})
         width = max(sequence.length for sequence in active if sequence) + steps
         self.slots.refresh()
-        tokens, logprobs, made = self.slots.burst([sequence is not None for sequence in active], steps, narrow, cold, width)
+        tokens, logprobs, made = self.slots.burst([sequence is not None for sequence in active], steps, needs, width)
         self.counts["steps"] += steps
         for row, sequence in enumerate(active):
             if sequence is None:

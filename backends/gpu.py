@@ -62,3 +62,14 @@ def fitting_positions(fixed: int, each: int, free: int, most: int = 16384) -> in
             f"training needs about {need:.1f} GiB for 512 positions and {have:.1f} GiB may be used: try a LoRA (--rank), recompute, or a smaller model"
         )
     return min(most, positions)
+
+
+def planned(model: Model, compile, recompute) -> int:
+    """How many positions are trained at once on a GPU. Says what that will take."""
+    fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
+    here = sum(p.numel() * p.element_size() for p in model.net.parameters())
+    free = torch.cuda.mem_get_info(model.device)[0] + here
+    positions = fitting_positions(fixed, each, free)
+    print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
+          f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip
+    return positions

@@ -21,7 +21,9 @@ Losses, each a sum over tokens of weight x (old = `Datum.logprobs`, r = exp(logp
 
 On a GPU weights and arithmetic are bfloat16, with float32 master weights, gradient sums and optimizer state (on a CPU all is float32).
 
-Not here: dropout (the model stays in eval mode), several GPUs.
+Several processes (torchrun) train one model if each brings its own part of a batch: see parallel.py.
+
+Not here: dropout (the model stays in eval mode).
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from backends import AdamParams, Output
+from backends import AdamParams, Output, parallel
 from backends.engine import Engine
-from backends.gpu import fitting_positions, training_bytes, wrap_layers
+from backends.gpu import planned, wrap_layers
 from backends.model import TOWERS, Model, load_model, micro_batches
 
 CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
@@ -104,6 +106,7 @@ class Trainer:
         self.model, self.engine, self.peft = model, engine, peft
         self.base_model, self.rank, self.seed, self.micro_positions = base_model, rank, seed, micro_positions
         self.skipped, self.pending = 0, False
+        self.ranks = parallel.start(model.device)[1]
         self.companions = {} if peft else read_companions(model.name)
         self.weights = [p for p in model.net.parameters() if p.requires_grad]
         # Small steps vanish in bfloat16, so such weights are rounded copies of these
@@ -224,8 +227,10 @@ class Trainer:
         self.pending = False
 
     def _step(self, adam: AdamParams) -> dict:
-        if not self.pending:
+        if not parallel.total(self.pending, self.model.device):
             raise ValueError("optim_step without gradients: call forward_backward before")
+        if self.ranks > 1:
+            parallel.sum_gradients(self.masters)
         limit = adam.grad_clip_norm if adam.grad_clip_norm > 0 else float("inf")
         norm = torch.nn.utils.clip_grad_norm_([p for p in self.masters if p.grad is not None], limit).item()
         skipped = not np.isfinite(norm)
@@ -352,17 +357,6 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
     micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
     engine = make_engine(model, **engine)
     return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions)
-
-
-def planned(model: Model, compile, recompute) -> int:
-    """How many positions are trained at once on a GPU. Says what that will take."""
-    fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
-    here = sum(p.numel() * p.element_size() for p in model.net.parameters())
-    free = torch.cuda.mem_get_info(model.device)[0] + here
-    positions = fitting_positions(fixed, each, free)
-    print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
-          f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip
-    return positions
 
 
 async def load_trainer(state_path, with_optimizer: bool = True, *, base_model=None, **options) -> Trainer:

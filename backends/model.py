@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from backends import parallel
 from checkpoints import check_model_name
 from protocol import TextChunk
 
@@ -358,6 +359,7 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
     logging.disable_progress_bar()
     name = str(name)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    device = parallel.local_device() if device == "cuda" else device
     check_device(device)
     dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     check_model_name(name)

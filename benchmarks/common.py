@@ -53,8 +53,8 @@ def random_model(shape: str):
 def random_trainer(shape: str, compile=False, recompute=False, micro_positions=0, **engine):
     """A Trainer on such a model, all weights trained."""
     from backends.engine import Engine
-    from backends.gpu import wrap_layers
-    from backends.local import Trainer, planned
+    from backends.gpu import planned, wrap_layers
+    from backends.local import Trainer
 
     model = random_model(shape)
     if compile or recompute:
