@@ -6,7 +6,7 @@
     python analysis.py solved outputs/sft outputs/rl                          # which rows each solves within 1, 8, 64 samples
     python analysis.py cross outputs/sft-r1 outputs/sft-neutral outputs/rl-r1 outputs/rl-neutral    # models against data sets or wordings
     python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
-    python analysis.py ledger experiments/                                    # every experiment: question, prediction, finding, verdict
+    python analysis.py ledger experiments/                                    # the numbered experiments: question, prediction, finding, verdict
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
 Everything is read from the folders; nothing is typed in here. `--published` adds the five rows of the published chapter, which are data
@@ -15,6 +15,7 @@ too (tasks/spec_o3_published.json). Intervals are 95 %: Wilson for shares, boots
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -278,6 +279,17 @@ def markdown_table(rows):
 
 def main(argv=None):
     args = parse_args(argv)
+    try:
+        draw_or_print(args)
+    except (KeyError, TypeError, AttributeError, IsADirectoryError) as error:  # a record that eval.py and train_rl.py don't write
+        if os.environ.get("TOOLGRAD_TRACEBACK"):
+            raise
+        names = ", ".join(map(str, args.folders))
+        raise SystemExit(f"{names}: a file there is not as eval.py or a training run writes it ({type(error).__name__}: {error}); "
+                         "TOOLGRAD_TRACEBACK=1 shows where") from None  # fmt: skip
+
+
+def draw_or_print(args):
     first = args.folders[0] if args.folders else Path("outputs") / "published"
     if args.command == "curves":
         draw_curves(args.folders, args.names, args.save or first / "curves", args.keys, args.smooth)

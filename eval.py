@@ -107,6 +107,8 @@ def load_rows(path, limit, task, chosen=()):
             raise SystemExit(f"{path}, row {number}: no {' and no '.join(missing)}; write the file with prepare_data.py")
         if not isinstance(row["messages"], list) or not all(isinstance(message, dict) for message in row["messages"]):
             raise SystemExit(f"{path}, row {number}: messages must be a list of objects with role and content")
+        if not isinstance(row["id"], (str, int)):
+            raise SystemExit(f"{path}, row {number}: id {row['id']!r} must be a text")
         if row["id"] in seen:
             raise SystemExit(f"{path}, row {number}: id {row['id']!r} is that of row {seen[row['id']]} too; ids must differ")
         seen[row["id"]] = number
@@ -142,7 +144,8 @@ def identity(args, inject):
              "max_tokens", "max_seq_len", "seed")
     local = args.model_path and Path(args.model_path).exists()
     return {name: getattr(args, name) for name in names} | {
-        "inject": inject, "set": sorted(args.set) or None, "data_sha256": digest(args.data), "weights_sha256": digest(args.model_path) if local else None}
+        "inject": inject, "set": sorted(args.set) or None, "data_sha256": digest(args.data), "weights_sha256": digest(args.model_path) if local else None,
+        "backend": args.backend if args.policy in NEED_MODEL else None}
 
 
 def ends_whole(path):
@@ -157,6 +160,13 @@ def open_output(args, settings):
     config, log = args.output / "config.json", args.output / "trajectories.jsonl"
     if (args.output / "checkpoints.jsonl").exists() or (args.output / "metrics.jsonl").exists():
         raise SystemExit(f"--output {args.output} is a training run: choose another folder")
+    try:
+        ours = "settings" in json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        ours = not config.exists() or log.exists()
+    others = sorted({entry.name for entry in args.output.iterdir()} - {".lock", *WRITES})
+    if not ours or (others and not config.exists() and not log.exists()):
+        raise SystemExit(f"--output {args.output} holds files that are not of an evaluation ({', '.join(others[:3]) or 'config.json'}): choose another folder")
     if args.overwrite:
         for path in (args.output / name for name in WRITES):
             if path.is_dir():
@@ -177,6 +187,8 @@ def open_output(args, settings):
     done, lines, failed = {}, 0, lambda record: record["finish_reason"] in FAILED
     for record in runs.stream_jsonl(log) if log.exists() else ():
         lines += 1
+        if not isinstance(record, dict) or not {"id", "sample_index", "finish_reason", "eval"} <= set(record):
+            raise SystemExit(f"{log}, line {lines}: not a trajectory of eval.py; take the line out, or --overwrite")
         if not failed(record):
             done[record["id"], record["sample_index"]] = lighten(read_back(record, args.output), record)
     if lines != len(done) or (log.exists() and not ends_whole(log)):  # failures are run again; a torn line goes
@@ -385,7 +397,11 @@ def main(argv=None):
     lock = runs.lock_folder(args.output)
     results = open_output(args, identity(args, inject or ""))
     last = args.output / "metrics.json"
-    meter = usage.Meter(args.price, json.loads(last.read_text(encoding="utf-8")) if last.exists() else None)
+    try:
+        before = json.loads(last.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or damaged: it is made again
+        before = None
+    meter = usage.Meter(args.price, before)
     jobs = [(row, index) for row in rows for index in range(args.samples) if (row["id"], index) not in results]
     print(f"{args.output}: {len(jobs)} trajectories to play, {len(rows) * args.samples - len(jobs)} are there already", flush=True)
     chat = load_chat(args.base_model, args.model_revision, args.template) if jobs else None

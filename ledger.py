@@ -59,7 +59,7 @@ def read_script(path):
 def find_scripts(folder):
     found = sorted(path for path in Path(folder).rglob("[0-9]*.sh") if path.is_file())
     if not found:
-        raise SystemExit(f"{folder}: no experiments (NN_name.sh) there")
+        raise SystemExit(f"{folder}: no experiments (NN_name.sh) there; those of guess, countdown and gsm8k tell their findings in their own heads")
     return found
 
 

@@ -148,6 +148,8 @@ def parse_args(argv=None):
             parser.error(f"--{flag.replace('_', '-')} belongs to --source {source}, not to --source {args.source}")
     for flag in ("sft_source", "bench_source", "spectra", "labels"):
         path = getattr(args, flag)
+        if flag == "labels" and isinstance(path, Path) and path.is_dir():
+            parser.error(f"--labels {path} is a folder; a CSV file is expected")
         if isinstance(path, Path) and not path.exists():
             parser.error(f"--{flag.replace('_', '-')} {path} does not exist")
     return args
@@ -176,7 +178,7 @@ def main():
     except KeyboardInterrupt:
         sys.exit("interrupted: the stage at work was dropped, finished ones are kept")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EEXIST):
             raise
         sys.exit(f"{error.filename or args.output}: {error.strerror}; nothing was replaced")
 

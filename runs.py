@@ -100,7 +100,7 @@ def parse_args(parser, argv=None):
     early.add_argument("--resume")
     folder = early.parse_known_args(argv)[0].resume
     if folder:
-        flags = _read_config(folder)["flags"]
+        flags = read_config(folder)["flags"]
         kept = {action.dest for action in parser._actions} - {"resume", "overwrite", "help"}
         parser.set_defaults(**{name: value for name, value in flags.items() if name in kept})
         for action in parser._actions:
@@ -109,6 +109,15 @@ def parse_args(parser, argv=None):
     if args.resume != folder:
         parser.error("write --resume in full: its run's flags are read before all others")
     return args
+
+
+def _is_run(folder):
+    """Whether config.json is a training run's: models and evaluations have one, too."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return "flags" in config and "settings" not in config
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def make_folder(path, flag):
@@ -175,7 +184,7 @@ def lock_folder(folder):
     return file
 
 
-def _read_config(folder):
+def read_config(folder):
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         script, asks = Path(config["argv"][0]).name, Path(sys.argv[0]).name
@@ -201,10 +210,10 @@ def open_run(name, args, resume=None):
         begun = any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints.jsonl"))  # if not, a start that failed: its name is free
         if begun and not getattr(args, "overwrite", False):
             raise SystemExit(f"{folder} exists: go on with --resume {folder}, begin again with --overwrite, or choose another --run-name")
-        if folder.exists() and not (folder / "config.json").exists() and {entry.name for entry in folder.iterdir()} - {".lock"}:
+        if folder.is_dir() and not _is_run(folder) and {entry.name for entry in folder.iterdir()} - {".lock"}:
             raise SystemExit(f"{folder} holds files that are not of a run: choose another --run-name")
         make_folder(folder, "--run-name")
-    old = _read_config(folder) if resume else None
+    old = read_config(folder) if resume else None
     config = {"name": name, "flags": flags, "seed": flags.get("seed"), **environment()}
     run = Run(folder, folder.resolve().name, config, getattr(args, "keep_last", 3))
     run.lock = lock_folder(folder)

@@ -64,13 +64,34 @@ def parse_args():
 def load_rows(path):
     from protocol import read_jsonl
 
-    rows = read_jsonl(path)
+    rows, seen = read_jsonl(path), set()
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or "id" not in row:
             raise SystemExit(f"{path}, row {number}: needs id and messages; write the file with prepare_data.py sft")
+        wrong = fault(row, path.parent) or (f"id {row['id']!r} is that of an earlier row; ids must differ" if row["id"] in seen else "")
+        if wrong:
+            raise SystemExit(f"{path}, row {number}: {wrong}")
+        seen.add(row["id"])
     if not rows:
         raise SystemExit(f"{path}: no rows")
     return rows
+
+
+def fault(row, folder):
+    """What is wrong with a row, before anything is trained; "" if nothing is."""
+    if not isinstance(row["id"], (str, int)):
+        return f"id {row['id']!r} must be a text"
+    for place, message in enumerate(row["messages"], 1):
+        if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+            return f"message {place} needs a role: system, user, assistant or tool"
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list)):
+            return f"message {place}: content {content!r} must be a text or a list of parts"
+        for part in content if isinstance(content, list) else ():
+            name = part.get("image") if isinstance(part, dict) and part.get("type") == "image" else None
+            if isinstance(name, str) and not name.startswith(("data:", "http:", "https:")) and not (folder / name).is_file():
+                return f"picture {name} isn't there"
+    return ""
 
 
 def answer_position(chat, datum, task):
@@ -130,6 +151,10 @@ async def main():
 
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     options = backends.options(args, backend.create_trainer)
+    if args.resume and runs.latest_checkpoint(args.resume):
+        was = runs.read_config(args.resume)["flags"]["batch_size"]
+        if was != args.batch_size:
+            raise SystemExit(f"--batch-size {args.batch_size}: {args.resume} counts its place in the data in batches of {was}, which can't change on --resume")
     train, val = (load_rows(args.data_dir / name) for name in ("sft_train.jsonl", "sft_val.jsonl"))
     chat = load_chat(args.base_model, args.model_revision, args.template)
 

@@ -424,6 +424,8 @@ def prepare_bench(args):
         parts = {"single": total // 2, "multi": total // 3, "request": total - total // 2 - total // 3}
         parts = {"single": total} if getattr(args, "multi_size", None) == 0 else parts
         files[f"bench_{split}"] = make_rows(split, split, parts, args.seed, chosen)
+    if not sizes["single"] + sizes["multi"]:
+        raise SystemExit("--single-size 0 and --multi-size 0: nothing would be trained; give one of them a number")
     settings = {"source": "synthetic", "seed": args.seed, **{f"{kind}_size": count for kind, count in sizes.items()}, **chosen}
     write_folder(Path(args.output) / "fund" / "rl", files, "bench_stats.json", settings)
 

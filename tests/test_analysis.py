@@ -421,3 +421,9 @@ def test_cross_puts_models_against_data(tmp_path, capsys):
         analysis.main(["cross", folders[0], folders[0]])
     analysis.main(["cross", folders[0], folders[3]])  # half of the table
     assert "| - |" in capsys.readouterr().out
+
+
+def test_a_record_that_nobody_wrote_is_one_line(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("7\n")
+    with pytest.raises(SystemExit, match="is not as eval.py or a training run writes it"):
+        analysis.main(["curves", str(tmp_path)])

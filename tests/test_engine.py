@@ -569,10 +569,10 @@ def test_P36_ctrl_c_ends_the_process(folders):
         assert process.stdout.readline() == "sampling\n", process.stderr.read()
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        error = process.communicate(timeout=10)[1]
+        error = process.communicate(timeout=30)[1]  # a process that hangs never ends; a busy machine takes its time
     finally:
         process.kill()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert process.returncode != 0 and "KeyboardInterrupt" in error and "Fatal" not in error
 
 

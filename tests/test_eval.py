@@ -506,3 +506,24 @@ def test_an_output_that_cannot_be_made_is_one_line(play, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match="--output .*inside: .*choose another place"):
         play(always("NO"), output="file/inside")
+
+
+@pytest.mark.parametrize("name", ["config.json", "bench_dev.jsonl"])
+def test_P45_an_evaluation_is_not_written_over_other_files(play, name):
+    play.output.mkdir()
+    (play.output / name).write_text('{"model_type": "qwen3"}')
+    for flags in ((), ("--overwrite",)):
+        with pytest.raises(SystemExit, match="holds files that are not of an evaluation"):
+            play(always("NO"), *flags)
+    assert (play.output / name).read_text() == '{"model_type": "qwen3"}' and not (play.output / "metrics.json").exists()
+
+
+def test_damaged_leftovers_are_one_line_or_made_again(play):
+    play(always("NO"))
+    (play.output / "metrics.json").write_text('{"half')
+    code, report, _ = play(always("NO"))
+    assert report["n_ok"] == 20
+    with open(play.output / "trajectories.jsonl", "a") as file:
+        file.write("7\n")
+    with pytest.raises(SystemExit, match="line 21: not a trajectory"):
+        play(always("NO"))

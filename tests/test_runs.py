@@ -362,3 +362,16 @@ def test_arguments_of_test_sh_go_to_pytest_and_to_nothing_else(tmp_path):
     env = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "test.sh", "-k", "P21"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["uv sync --quiet", "python -m ruff check .", "python -m pytest -k P21"]
+
+
+@pytest.mark.parametrize("config", [{"model_type": "qwen3"}, {"settings": {}, "flags": {}}])
+def test_P45_a_model_or_an_evaluation_is_never_made_a_run(tmp_path, config):
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "trajectories.jsonl").write_text("{}\n")
+    for overwrite in (False, True):
+        args = argparse.Namespace(runs_dir=str(tmp_path), overwrite=overwrite, seed=1)
+        with pytest.raises(SystemExit, match="holds files that are not of a run"):
+            runs.open_run("kept", args)
+    assert json.loads((folder / "config.json").read_text()) == config and (folder / "trajectories.jsonl").exists()

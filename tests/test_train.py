@@ -383,3 +383,28 @@ def test_help_is_quick(script):
     code = f"import sys, runpy; sys.argv = ['{script}.py', '--help']\ntry: runpy.run_path('{script}.py', run_name='__main__')\nexcept SystemExit: pass\nprint('HEAVY', sorted({{'torch', 'transformers', 'datasets', 'matplotlib', 'swanlab', 'scipy', 'pyarrow', 'PIL'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "HEAVY []" in done.stdout and "usage:" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda rows: rows[3].update(id="s1"), "row 4: id 's1' is that of an earlier row"),
+        (lambda rows: rows[3].update(id=["a"]), r"row 4: id \['a'\] must be a text"),
+        (lambda rows: rows[3].update(messages=[5]), "row 4: message 1 needs a role"),
+        (lambda rows: rows[3]["messages"][0].update(role="judge"), "row 4: message 1 needs a role"),
+        (lambda rows: rows[3]["messages"][0].update(content=7), "row 4: message 1: content 7 must be a text"),
+        (lambda rows: rows[3]["messages"][0].update(content=[{"type": "image", "image": "gone.png"}]), "row 4: picture gone.png isn't there"),
+    ],
+)
+def test_demonstrations_are_checked_before_anything_is_trained(tmp_path, change, said):
+    rows = [{"id": f"s{i}", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]} for i in range(5)]
+    change(rows)
+    write_jsonl(tmp_path / "sft_train.jsonl", rows)
+    with pytest.raises(SystemExit, match=said):
+        train_sft.load_rows(tmp_path / "sft_train.jsonl")
+
+
+def test_batch_size_of_sft_cannot_change_on_resume(monkeypatch):
+    call(train_sft, monkeypatch, *sft_flags("batches", "--epochs", 1))
+    with pytest.raises(SystemExit, match="--batch-size 3: runs/batches counts its place in the data in batches of 4"):
+        call(train_sft, monkeypatch, "--resume", "runs/batches", "--batch-size", 3)

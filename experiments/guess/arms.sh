@@ -5,7 +5,7 @@
 # varies: what comes before the last RL steps: nothing, RL on the easy range, or SFT on 200 games of the program teacher
 # prediction: seeded best on the training wording, curriculum above RL only; seeded turns nearest to bisection's; all arms lose on the held-out wording
 # measured: RL only, seed 42, N = 20, 5 guesses, 36 steps of 64 games at 3e-4: right in .239 of the games of the first ten steps and in .239 of the last ten (640 games each, one standard error .017); entropy .262 -> .263
-# measured: curriculum and seeded arms: not run to their end, the machine was needed for other runs
+# measured: curriculum and seeded arms: not run to their end
 # reconciled: ✗ RL only did not begin to grow in 2,304 games; the seed's 150 steps were of 128 games or more, from a model of 1.5 B
 #
 # The start stands where the seed's pretrained model stands: a tiny model that has seen games of a careless player (half of the guesses anywhere,
