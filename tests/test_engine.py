@@ -564,7 +564,8 @@ def test_P36_ctrl_c_ends_the_process(folders):
     folder = folders("qwen3")
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     command = [sys.executable, "-c", INTERRUPTED, folder]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root)
+    heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell inherit "ignore"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root, preexec_fn=heed)
     try:
         assert process.stdout.readline() == "sampling\n", process.stderr.read()
         started = time.monotonic()
