@@ -140,7 +140,7 @@ def digest(path):
 
 def identity(args, inject):
     """The settings that decide what a trajectory is: if one of them differs, old trajectories must not be mixed with new ones."""
-    names = ("task", "policy", "base_model", "model_revision", "model_path", "template", "backend", "temperature", "top_p", "max_turns",
+    names = ("task", "policy", "base_model", "model_revision", "model_path", "template", "temperature", "top_p", "max_turns",
              "max_tokens", "max_seq_len", "seed")
     local = args.model_path and Path(args.model_path).exists()
     return {name: getattr(args, name) for name in names} | {
@@ -161,11 +161,12 @@ def open_output(args, settings):
     if (args.output / "checkpoints.jsonl").exists() or (args.output / "metrics.jsonl").exists():
         raise SystemExit(f"--output {args.output} is a training run: choose another folder")
     try:
-        ours = "settings" in json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        ours = not config.exists() or log.exists()
+        found = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or damaged
+        found = None
     others = sorted({entry.name for entry in args.output.iterdir()} - {".lock", *WRITES})
-    if not ours or (others and not config.exists() and not log.exists()):
+    foreign = found is not None and not (isinstance(found, dict) and "settings" in found)  # a model's, for instance
+    if foreign or (found is None and not log.exists() and (others or config.exists())):
         raise SystemExit(f"--output {args.output} holds files that are not of an evaluation ({', '.join(others[:3]) or 'config.json'}): choose another folder")
     if args.overwrite:
         for path in (args.output / name for name in WRITES):
@@ -175,10 +176,9 @@ def open_output(args, settings):
             else:
                 path.unlink(missing_ok=True)
     if log.exists():
-        try:
-            before = json.loads(config.read_text(encoding="utf-8"))["settings"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise SystemExit(f"{log} is there but its config.json is not: take another --output, or --overwrite") from None
+        if found is None:
+            raise SystemExit(f"{log} is there but its config.json is not: take another --output, or --overwrite")
+        before = found["settings"]
         changed = [f"{key} was {before.get(key)!r}, is {value!r}" for key, value in settings.items() if before.get(key) != value]
         if changed:
             raise SystemExit(f"{args.output} has another evaluation ({'; '.join(changed)}): choose another --output, or --overwrite")

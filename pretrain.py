@@ -1,7 +1,7 @@
 """Stage 0: models from nothing. `tiny-vlm` makes the vision-language model of two million parameters that the CPU run starts from.
 
     python pretrain.py tiny-vlm --objects 300 --held-out 100 --manuals 200 --steps 20 --out models/tiny-smoke      # two minutes on two cores
-The shipped models/tiny-vlm was made in three stages on one H200 with 16 cores (7, 4 and 3.5 minutes; its pretraining.json has the curves):
+The shipped models/tiny-vlm: three stages on one H200, 16 cores (7, 4, 3.5 minutes; pretraining.json), the first before --text-weight was there:
     gpu="--device cuda --workers 16 --batch-size 512 --held-out 2000"
     python pretrain.py tiny-vlm $gpu --objects 100000 --steps 2800 --text-weight 0 --out models/tiny-1
     python pretrain.py tiny-vlm $gpu --init models/tiny-1 --seed 1 --objects 25000 --manuals 20000 --steps 1000 --learning-rate 1e-3 --text-weight 0.3 --out models/tiny-2

@@ -1,6 +1,7 @@
-"""Stage 3: GRPO through the real tool loop. Sample groups, reward, compare within the group, one update, log, save.
+r"""Stage 3: GRPO through the real tool loop. Sample groups, reward, compare within the group, one update, log, save.
 
-    python train_rl.py --state-path runs/sft --learning-rate 3e-4 --kl-coef 0.2 --max-steps 80 --max-turns 4 --max-tokens 80 --max-seq-len 1024 --run-name rl     # two cores, minutes
+    python train_rl.py --state-path runs/sft --learning-rate 3e-4 --kl-coef 0.2 --warmup-steps 10 --grad-clip 1 --max-steps 80 \
+        --max-turns 4 --max-tokens 80 --max-seq-len 1024 --run-name rl                                                           # two cores, minutes
     python train_rl.py --state-path runs/spec-o3-sft --epochs 1                                                                  # the seed's settings
     python train_rl.py --resume runs/rl                                                                                          # go on after Ctrl-C
 

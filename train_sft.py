@@ -1,6 +1,7 @@
-"""Stage 2: supervised cold start. Learn the whole interaction (think, call, look, answer, stop) from demonstrations.
+r"""Stage 2: supervised cold start. Learn the whole interaction (think, call, look, answer, stop) from demonstrations.
 
-    python train_sft.py --base-model models/tiny-vlm --rank 0 --freeze-vision --learning-rate 1.2e-3 --answer-weight 40 --batch-size 12 --epochs 6 --run-name sft      # two cores, minutes
+    python train_sft.py --base-model models/tiny-vlm --rank 0 --freeze-vision --learning-rate 1.2e-3 --schedule cosine --warmup 0.05 --grad-clip 1 \
+        --answer-weight 40 --batch-size 12 --epochs 6 --run-name sft                                                   # two cores, minutes
     python train_sft.py --base-model Qwen/Qwen3.5-4B --epochs 2 --run-name spec-o3-sft                                 # the seed's settings
     python train_sft.py --backend pytrio --base-model Qwen/Qwen3.5-4B --price 0.8,4.5,4.5 --run-name sft-4b             # on a service
     python train_sft.py --resume runs/sft                                                                              # go on after Ctrl-C
