@@ -272,7 +272,7 @@ class Engine:
             if request.begun < request.n:  # the rest gets the next slots that are free
                 self.waiting.appendleft(request)
                 break
-        for group in micro_batches([len(r.flat) for r in scores], self.prefill_positions):
+        for group in self.model.batches([len(r.flat) for r in scores], self.prefill_positions):
             self._guarded(self._score, [scores[i] for i in group])
         prompts = OrderedDict()  # equal prompts, asked for one by one, are read once
         for request in fresh:

@@ -38,7 +38,7 @@ import torch
 from backends import AdamParams, Output, parallel
 from backends.engine import Engine
 from backends.gpu import planned, wrap_layers
-from backends.model import TOWERS, Model, load_model, micro_batches
+from backends.model import TOWERS, Model, load_model
 
 CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
 LOSSES = ("cross_entropy", "importance_sampling", *CLIP)
@@ -153,7 +153,7 @@ class Trainer:
         logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
         sums, scored = {}, []
         try:
-            for group in micro_batches([len(flat) for flat in flats], self.micro_positions):
+            for group in self.model.batches([len(flat) for flat in flats], self.micro_positions):
                 targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
                 if any(want.any() for want in wanted):
                     batch = [[items[i] for i in group] for items in (data, flats)]

@@ -31,6 +31,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from backends import parallel
+from backends.packing import can_pack, packed
 from checkpoints import check_model_name
 from protocol import TextChunk
 
@@ -191,6 +192,7 @@ class Model:
         self._features = None
         self.kernels = head_kernels(self)
         self._check_head()
+        self.packs = self.device.type == "cuda" and self.dtype in (torch.bfloat16, torch.float16) and can_pack(self)
 
     def _check_head(self):
         """Some architectures do more than the head to their last hidden state. Better to refuse them than to train something else."""
@@ -251,18 +253,18 @@ class Model:
         grids = torch.cat([self.pictures.prepared(chunk)["image_grid_thw"] for chunk in pictures])
         return self.inner.get_rope_index(input_ids=ids, mm_token_type_ids=(ids == self.image_token).int(), image_grid_thw=grids)[0][:, 0]
 
-    def hidden(self, ids, positions, pictures=(), mask=None, cache=None, grad=False):
+    def hidden(self, ids, positions, pictures=(), mask=None, cache=None, grad=False, extra=()):
         """Last hidden states [B, T, width] of ids [B, T], positions [axes, B, T]; `pictures`: the ImageChunks in them, row by row.
 
         Without a mask rows may be padded on the right: attention is causal, so that no real position sees a pad.
         """
-        extra = {self.cache_name: cache, "use_cache": cache is not None}
+        extra = {"attention_mask": mask, self.cache_name: cache, "use_cache": cache is not None} | dict(extra)
         if pictures:
             self._features = self.pictures.features(pictures, grad)
             extra["pixel_values"] = torch.zeros(1, device=self.device)  # says that there are pictures; `_features` are what is used
         positions = positions if self.axes > 1 else positions[0]
         try:
-            return self.inner(input_ids=ids, position_ids=positions, attention_mask=mask, **extra).last_hidden_state
+            return self.inner(input_ids=ids, position_ids=positions, **extra).last_hidden_state
         finally:
             self._features = None  # it may hold a graph
 
@@ -283,10 +285,10 @@ class Model:
             entropy = total - ((logits - total[:, None]).exp() * logits).sum(-1)  # [N]
         return logits.gather(-1, targets[:, None])[:, 0] - total, entropy
 
-    def score(self, flats: list[Flat], targets: list, wanted: list, temperature: float = 1.0, grad: bool = False):
-        """Log-probabilities of `targets` (int [T] each) where `wanted` (bool [T] each), and entropies there: float32 [N] both, by row."""
+    def _padded(self, flats, targets, wanted):
+        """ids [B, T], padded on the right, positions [axes, B, T], targets [B, T] and where they are wanted [B, T], of sequences of any length."""
         longest = max(map(len, flats))
-        ids = np.full((len(flats), longest), self.pad, dtype=np.int64)  # [B, T], padded on the right
+        ids = np.full((len(flats), longest), self.pad, dtype=np.int64)
         positions = torch.zeros(self.axes, len(flats), longest, dtype=torch.long)
         goal, mask = np.zeros_like(ids), np.zeros(ids.shape, dtype=bool)
         for i, flat in enumerate(flats):
@@ -294,11 +296,25 @@ class Model:
             positions[:, i, : len(flat)] = flat.positions
             # The padding counts on: transformers takes positions that start anew for a second sequence, and then uses slow explicit masks
             positions[:, i, len(flat) :] = flat.positions.max() + 1 + torch.arange(longest - len(flat))
+        return torch.from_numpy(ids), positions, torch.from_numpy(goal), torch.from_numpy(mask)
+
+    def batches(self, lengths: list[int], budget: int) -> list[list[int]]:
+        """Indices of sequences of these lengths in groups for `score`, of at most `budget` positions, padding included."""
+        return micro_batches(lengths, budget, self.packs)
+
+    def score(self, flats: list[Flat], targets: list, wanted: list, temperature: float = 1.0, grad: bool = False):
+        """Log-probabilities of `targets` (int [T] each) where `wanted` (bool [T] each), and entropies there: float32 [N] both, by row."""
+        pictures = [chunk for flat in flats for _, chunk in flat.pictures]
         with torch.set_grad_enabled(grad):
-            pictures = [chunk for flat in flats for _, chunk in flat.pictures]
-            hidden = self.hidden(torch.from_numpy(ids).to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
-            rows = hidden[torch.from_numpy(mask).to(self.device)]  # [N, width]
-            goal = torch.from_numpy(goal[mask]).to(self.device)  # [N]
+            if self.packs:
+                ids, goal, mask = (torch.from_numpy(np.concatenate(arrays)) for arrays in ([flat.ids for flat in flats], targets, wanted))  # int64, int64, bool [N]
+                positions = torch.cat([flat.positions for flat in flats], 1)[:, None]  # [axes, 1, N]
+                extra = packed([len(flat) for flat in flats], self.device)
+                hidden = self.hidden(ids[None].to(self.device), positions.to(self.device), pictures, grad=grad, extra=extra)[0]  # [N, width]
+            else:
+                ids, positions, goal, mask = self._padded(flats, targets, wanted)
+                hidden = self.hidden(ids.to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
+            rows, goal = hidden[mask.to(self.device)], goal[mask].to(self.device)  # [n, width], [n]
             if self.kernels:
                 size = max(1, 2**29 // self.vocab_size)  # 1 GiB of bfloat16
                 return self.kernels.ChosenLogprobs.apply(rows, self.head.weight, goal, self.blocked, temperature, size)
@@ -324,15 +340,17 @@ def head_kernels(model: Model):
     return kernels
 
 
-def micro_batches(lengths: list[int], budget: int) -> list[list[int]]:
-    """Indices in groups of similar length, longest first, whose padded size (rows x longest) stays within `budget` positions."""
-    groups, longest = [], 0
+def micro_batches(lengths: list[int], budget: int, packed: bool = False) -> list[list[int]]:
+    """Indices in groups of similar length, longest first, whose padded size (rows x longest; packed: the sum) stays within `budget` positions."""
+    groups, longest, total = [], 0, 0
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if groups and (len(groups[-1]) + 1) * longest <= budget:
+        size = total + lengths[i] if packed else (len(groups[-1]) + 1) * longest if groups else 0
+        if groups and size <= budget:
             groups[-1].append(i)
+            total += lengths[i]
         else:
             groups.append([i])
-            longest = lengths[i]
+            longest = total = lengths[i]
     return groups
 
 

@@ -2,11 +2,12 @@
 
 import os
 
-os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported; a GPU isn't needed then
-
 import pytest
 import torch
 
+if torch.cuda.is_available():
+    pytest.skip("with a GPU tests/test_cuda.py runs them, and the interpreter would take them from it", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 pytest.importorskip("triton")
 from backends import kernels
 from backends.decode import _Plain
