@@ -6,7 +6,7 @@
     python analysis.py solved outputs/sft outputs/rl                          # which rows each solves within 1, 8, 64 samples
     python analysis.py cross outputs/sft-r1 outputs/sft-neutral outputs/rl-r1 outputs/rl-neutral    # models against data sets or wordings
     python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
-    python analysis.py ledger experiments/                                    # the numbered experiments: question, prediction, finding, verdict
+    python analysis.py ledger experiments/                                    # every experiment: question, prediction, finding, verdict
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
 Everything is read from the folders; nothing is typed in here. `--published` adds the five rows of the published chapter, which are data

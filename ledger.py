@@ -10,6 +10,9 @@ own run fills in, one line of JSON a model:
 
     # RESULT {"model": ..., "commit": ..., "arms": {"off": {"tool": {"value", "low", "high", "n"}, "seeds": ...}}, "verdict": "≈", ...}
 
+Experiments that are too unlike for that (several tables, several claims) tell what came out in words: `# question:`, `# varies:`, `# prediction:`,
+`# measured:` and `# reconciled:` with a ✓, ≈ or ✗ before each finding.
+
 verdict on the claim: ✓ the 95 % interval of the difference SECOND - FIRST lies wholly on its side of the bound, ✗ wholly on the other side,
 ≈ it holds the bound, so that nothing is decided. Intervals are bootstraps over rows with the seeds' answers of a row together: they say how sure the
 difference is for these seeds, not for others, which is why each seed's value stands beside them.
@@ -30,7 +33,9 @@ import metrics
 import runs
 from records import read_jsonl
 
-FIELDS = ("question", "varies", "prediction", "seed", "expect", "learnt")
+ASKED = ("question", "varies", "prediction")
+CLAIMED, TOLD = (*ASKED, "seed", "expect"), (*ASKED, "measured", "reconciled")  # what must stand at the top: one or the other
+FIELDS = tuple(dict.fromkeys((*CLAIMED, *TOLD, "learnt")))
 EXPECT = re.compile(r"(\S+) (\S+) (\S+) ([<>]) (-?[\d.]+)")
 
 
@@ -38,7 +43,7 @@ EXPECT = re.compile(r"(\S+) (\S+) (\S+) ([<>]) (-?[\d.]+)")
 
 
 def read_script(path):
-    """{question, varies, prediction, seed, expect, learnt, results: [dict]} of an experiment; SystemExit if a field that must be there is not."""
+    """{path, results: [dict], and the FIELDS that are there} of an experiment; SystemExit if one that must be there is not."""
     entry = {"path": Path(path), "results": []}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if found := re.match(rf"# ({'|'.join(FIELDS)}): *(.+)", line):
@@ -48,19 +53,35 @@ def read_script(path):
                 entry["results"].append(json.loads(line.removeprefix("# RESULT ")))
             except ValueError as error:
                 raise SystemExit(f"{path}, line {number}: the result is no JSON ({error}); take the line out and run the script again") from None
-    missing = [name for name in FIELDS[:5] if name not in entry]
+    missing = [name for name in (TOLD if "measured" in entry else CLAIMED) if name not in entry]
     if missing:
         raise SystemExit(f"{path}: no line '# {missing[0]}: ...' at its top")
-    if not EXPECT.fullmatch(entry["expect"]):
+    if "expect" in entry and not EXPECT.fullmatch(entry["expect"]):
         raise SystemExit(f"{path}: # expect: {entry['expect']}: MEASURE FIRST SECOND > NUMBER, as in: tool off on > 0.03")
     return entry
 
 
 def find_scripts(folder):
-    found = sorted(path for path in Path(folder).rglob("[0-9]*.sh") if path.is_file())
+    """The scripts that ask something: others are what they share."""
+    found = sorted(path for path in Path(folder).rglob("*.sh") if re.search("^# question:", path.read_text(encoding="utf-8"), re.M))
     if not found:
-        raise SystemExit(f"{folder}: no experiments (NN_name.sh) there; those of guess, countdown and gsm8k tell their findings in their own heads")
+        raise SystemExit(f"{folder}: no experiments there (scripts with a line '# question: ...')")
     return found
+
+
+def table_lines(entry, name):
+    """The lines of one experiment in the table, one a model."""
+    if "expect" not in entry:
+        run = not entry["measured"].startswith("not run")
+        verdict = ", ".join(re.findall("[✓≈✗]", entry["reconciled"])) or "-"
+        return [f"| {name} | - | told below | {'told below' if run else 'not run'} | - | {verdict} |"]
+    measure, first, second, sign, bound = EXPECT.fullmatch(entry["expect"]).groups()
+    claim, lines = f"{measure}: {second} - {first} {sign} {float(bound):g}", []
+    for result in entry["results"]:
+        change = result["difference"]
+        measured = f"{change['value']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}], n={change['n']}"
+        lines.append(f"| {name} | {Path(result['model']).name} | {claim} | {measured} | {result['seeds']} | {result['verdict']} |")
+    return lines or [f"| {name} | - | {claim} | not run | - | - |"]
 
 
 def show(folder):
@@ -68,15 +89,7 @@ def show(folder):
     entries, out = [read_script(path) for path in find_scripts(folder)], []
     out.append("| experiment | model | expected | measured | seeds | verdict |\n|---|---|---|---|---|---|")
     for entry in entries:
-        measure, first, second, sign, bound = EXPECT.fullmatch(entry["expect"]).groups()
-        expected = f"{measure}: {second} - {first} {sign} {float(bound):g}"
-        for result in entry["results"] or [None]:
-            if result is None:
-                out.append(f"| {entry['path'].stem} | - | {expected} | not run | - | - |")
-                continue
-            change = result["difference"]
-            measured = f"{change['value']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}], n={change['n']}"
-            out.append(f"| {entry['path'].stem} | {Path(result['model']).name} | {expected} | {measured} | {result['seeds']} | {result['verdict']} |")
+        out += table_lines(entry, entry["path"].relative_to(folder).with_suffix("").as_posix())
     for entry in entries:
         out.append(f"\n{entry['path']}")
         out += [f"  {name:11}{entry[name]}" for name in FIELDS if name in entry]

@@ -9,6 +9,8 @@ layer is kept, the rest is made again in the backward pass (gradient checkpointi
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -65,10 +67,12 @@ def fitting_positions(fixed: int, each: int, free: int, most: int = 16384) -> in
 
 
 def planned(model: Model, compile, recompute) -> int:
-    """How many positions are trained at once on a GPU. Says what that will take."""
+    """How many positions are trained at once on a GPU. Says what that will take. TOOLGRAD_GPU_SHARE: the part of the GPU's memory to plan for,
+    where several processes share it: each finds it free at its start."""
     fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
     here = sum(p.numel() * p.element_size() for p in model.net.parameters())
-    free = torch.cuda.mem_get_info(model.device)[0] + here
+    free, whole = torch.cuda.mem_get_info(model.device)
+    free = int(min(free + here, whole * float(os.environ.get("TOOLGRAD_GPU_SHARE", 1))))
     positions = fitting_positions(fixed, each, free)
     print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
           f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip

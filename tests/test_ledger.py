@@ -70,6 +70,28 @@ def test_a_script_that_says_too_little_is_named(tmp_path, old, new, said):
         ledger.read_script(script(tmp_path, HEAD.replace(old, new)))
 
 
+def test_experiments_that_tell_their_findings_are_shown(tmp_path):
+    head = "# question: Why?\n# varies: a\n# prediction: b\n# measured: {}\n# reconciled: {}\n"
+    (tmp_path / "cards").mkdir()
+    script(tmp_path / "cards", head.format("1 of 2 [0, 1], n=2", "✓ as predicted\n# reconciled: ✗ but slower"), "one.sh")
+    script(tmp_path / "cards", head.format("not run: no GPU", "not run"), "two.sh")
+    script(tmp_path / "cards", "echo shared\n", "common.sh")
+    said = ledger.show(tmp_path)
+    assert "| cards/one | - | told below | told below | - | ✓, ✗ |" in said and "| cards/two | - | told below | not run | - | - |" in said
+    assert "  measured   1 of 2 [0, 1], n=2\n  reconciled ✓ as predicted ✗ but slower" in said and "common" not in said
+    script(tmp_path / "cards", head.replace("# reconciled: {}", "").format("x"), "two.sh")
+    with pytest.raises(SystemExit, match="two.sh: no line '# reconciled: ...'"):
+        ledger.show(tmp_path)
+
+
+def test_every_experiment_is_shown():
+    """The shipped ones: nothing under experiments/ that is run by hand is left out."""
+    said = ledger.show(ROOT / "experiments")
+    shared = {"common", "all", "stages"}
+    for path in (ROOT / "experiments").rglob("*.sh"):
+        assert (f"\n| {path.parent.name}/{path.stem} |" in said) == (path.stem not in shared), path
+
+
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(SystemExit, match="no experiments"):
         ledger.show(tmp_path)
@@ -109,7 +131,7 @@ def test_arms_that_are_missing_are_named(tmp_path):
         ledger.record(script(tmp_path), "m", {"a": [output(tmp_path, "a1", [1])]}, {})
 
 
-SCRIPTS = ledger.find_scripts(ROOT / "experiments")
+SCRIPTS = ledger.find_scripts(ROOT / "experiments" / "fund")
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
@@ -129,5 +151,6 @@ def test_the_shipped_experiments_give_commands_that_the_scripts_take(path, model
         if name == "ledger.py":
             _, first, second, *_ = ledger.EXPECT.fullmatch(entry["expect"]).groups()
             assert {first, second} <= {arm for arm, *_ in args.arm} and args.script.stem == path.stem
-    assert seen["prepare_data.py"] and seen["train_sft.py"] and seen["train_rl.py"] >= 2 and seen["eval.py"] >= 2 and seen["ledger.py"] == 1
+    assert seen["prepare_data.py"] and seen["train_sft.py"] and seen["eval.py"] >= 2 and seen["ledger.py"] == 1
+    assert seen["train_rl.py"] >= 2 or "RL=1" in entry["varies"]
     assert bool(seen["experiments/fund/tiny_model.py"]) == (model == "tiny")

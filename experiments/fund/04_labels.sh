@@ -7,14 +7,14 @@
 . "$(dirname "$0")/common.sh"
 data wrong --form tool-only --labels wrong --reward-mode rules-tool
 data plain --form tool-only --reward-mode rules-tool
-data react-rules --form react --reward-mode rules-tool
+data react --form react
 start plain
 start wrong
-start react-rules
+start react
 for seed in $SEEDS; do
     rl wrong "$seed" wrong wrong --max-reward 0.6
     rl plain "$seed" plain plain --max-reward 0.6
-    rl react "$seed" react-rules react-rules --max-reward 0.8
+    rl react=rules-tool "$seed" react react --set reward_mode=rules-tool --max-reward 0.8
 done
 record tool:simple tool:domain tool:intraday tool:multi
 exit # below: what its runs measured (ledger.py writes it)

@@ -8,8 +8,8 @@
 data react --form react
 start react
 for seed in $SEEDS; do
-    rl low "$seed" react react --set reward_mode=rules-tool --max-reward 0.8
-    rl high "$seed" react react --set reward_mode=rules-full-tool --max-reward 1.0
+    rl low=rules-tool "$seed" react react --set reward_mode=rules-tool --max-reward 0.8
+    rl high=rules-full-tool "$seed" react react --set reward_mode=rules-full-tool
 done
 record tool:combination tool:multi reasoning
 exit # below: what its runs measured (ledger.py writes it)

@@ -8,7 +8,7 @@
 data react --form react
 start react
 for seed in $SEEDS; do
-    rl off "$seed" react react --set reward_mode=rules-full --set misuse_penalty=0
+    rl off=rules-full "$seed" react react --set reward_mode=rules-full
     rl penalty "$seed" react react --set reward_mode=rules-full --set misuse_penalty=0.3
 done
 record tool:domain tool:combination

@@ -8,7 +8,7 @@
 data react --form react
 start react
 for seed in $SEEDS; do
-    rl plain "$seed" react react
+    rl plain=truth "$seed" react react
     rl dart "$seed" react react --dart 0.3,0.7
 done
 record reasoning tool:domain tool:multi

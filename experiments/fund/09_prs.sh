@@ -9,7 +9,7 @@ data react --form react
 start react
 mode=(--set reward_mode=rules-full-tool)
 for seed in $SEEDS; do
-    rl off "$seed" react react "${mode[@]}"
+    rl off=rules-full-tool "$seed" react react "${mode[@]}"
     # Parts come already weighed (0.2 and 0.3 of full marks), so a factor of 3.5 makes 0.2 into 0.7.
     rl prs "$seed" react react "${mode[@]}" --phase-weights "0:thought=3.5,action=1,valid_tool=1,params=1,plan=1;0.5:thought=1,action=2.67,valid_tool=1,params=1,plan=1"
 done

@@ -8,7 +8,7 @@
 data react --form react
 start react
 for seed in $SEEDS; do
-    rl plain "$seed" react react
+    rl plain=truth "$seed" react react
     rl lead "$seed" react react --lead 0.3,3
 done
 record tool:simple tool:domain tool:intraday tool:multi
