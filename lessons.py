@@ -204,7 +204,10 @@ def forward_answers(model, batch, device):
     """Logits [answers, vocab] at the positions that predict trained tokens, and those tokens [answers]."""
     features = see(model, batch["pictures"], device)
     model.model.get_image_features = lambda *_, **__: features
-    hidden = model.model(input_ids=batch["tokens"], attention_mask=batch["mask"], position_ids=batch["positions"], pixel_values=batch["pictures"][:1].float())[0]
+    # Rows are padded on the right and attention is causal, so a mask says nothing new, and costs the fast kernels. Qwen3-VL, without one, takes
+    # positions that stand still at a picture for the beginning of another sequence.
+    mask = None if model.config.model_type == "qwen2_vl" else batch["mask"]
+    hidden = model.model(input_ids=batch["tokens"], attention_mask=mask, position_ids=batch["positions"], pixel_values=batch["pictures"][:1].float())[0]
     trained = batch["trained"][:, 1:]
     return model.lm_head(hidden[:, :-1][trained]), batch["tokens"][:, 1:][trained]  # hidden: [B, T, width]
 

@@ -223,7 +223,7 @@ def train(args, tokenizer, model, groups, held_out, made, texts, template):
     trained = [p for group in groups for p in group["params"]]
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(tokenizer)} tokens", flush=True)
     optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True)
-    ready, log, warm = 0, [], min(200, max(1, args.steps // 10))
+    ready, skipped, log, warm = 0, 0, [], min(200, max(1, args.steps // 10))
     for step in range(args.steps):
         # Objects are drawn while the model trains: early steps see the few that are ready, more than once.
         wanted = min(args.objects, max(args.batch_size, math.ceil(args.objects * (step + 1) / (args.draw_until * args.steps))))
@@ -239,11 +239,13 @@ def train(args, tokenizer, model, groups, held_out, made, texts, template):
             logits, targets = lessons.forward_answers(model, lessons.take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
         loss = torch.nn.functional.cross_entropy(logits.float(), targets)
         (loss + args.text_weight * written.to(loss.device)).backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
+        if torch.nn.utils.clip_grad_norm_(trained, 1.0).isfinite():
+            optimizer.step()
+        else:
+            skipped += 1
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % max(1, args.steps // 20) == 0:
-            report = {"step": step + 1, "loss": round(loss.item(), 4), "text": round(written.item(), 4), "objects": ready, "seconds": round(time.time() - started, 1)}
+            report = {"step": step + 1, "loss": round(loss.item(), 4), "text": round(written.item(), 4), "objects": ready, "skipped": skipped, "seconds": round(time.time() - started, 1)}
             log.append(report | lessons.evaluate(model, test_pool, facts, tokenizer, args.device))
             print(json.dumps(log[-1]), flush=True)
     save(model, tokenizer, args, log, template)
