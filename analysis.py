@@ -6,6 +6,7 @@
     python analysis.py solved outputs/sft outputs/rl                          # which rows each solves within 1, 8, 64 samples
     python analysis.py cross outputs/sft-r1 outputs/sft-neutral outputs/rl-r1 outputs/rl-neutral    # models against data sets or wordings
     python analysis.py table outputs/base outputs/sft outputs/rl              # Markdown
+    python analysis.py show outputs/sft outputs/rl                            # each one's report once more, as eval.py printed it
     python analysis.py ledger experiments/                                    # every experiment: question, prediction, finding, verdict
     python analysis.py report outputs/rl                                      # report.html, one file that needs no server
 
@@ -28,7 +29,7 @@ import metrics
 import runs
 from comparing import read_output
 from protocol import read_jsonl
-from tables import markdown
+from tables import markdown, print_table
 from viewer import write_report
 
 ROOT = Path(__file__).resolve().parent
@@ -61,6 +62,7 @@ def parse_args(argv=None):
         sub.add_argument("--save", type=Path, help="path without ending, for .png and .pdf (default: in or beside the first folder)")
     for sub in (curves, compare, table):
         sub.add_argument("--names", help="names to show instead of the folders', with commas")
+    command("show", "print the reports of evaluations once more, as eval.py did", "OUTPUT", "+")
     command("ledger", "print the experiments of a folder: question, prediction, what was measured, verdict", "FOLDER", 1)
     command("paired", "compare two evaluations on the rows that both have", "OUTPUT", 2)
     solved = command("solved", "compare the sets of rows that two evaluations solve within k samples", "OUTPUT", 2)
@@ -303,6 +305,10 @@ def draw_or_print(args):
         comparing.solved(*args.folders, args.pass_at)
     elif args.command == "cross":
         comparing.cross(args.folders, args.by_task)
+    elif args.command == "show":
+        for folder in args.folders:
+            print(f"\n{folder}")
+            print_table(read_output(folder))
     elif args.command == "ledger":
         print(ledger.show(first))
     else:

@@ -17,7 +17,8 @@ verdict on the claim: ✓ the 95 % interval of the difference SECOND - FIRST lie
 ≈ it holds the bound, so that nothing is decided. Intervals are bootstraps over rows with the seeds' answers of a row together: they say how sure the
 difference is for these seeds, not for others, which is why each seed's value stands beside them.
 
-Measures of evaluations: tool, tool:CATEGORY, reasoning, reward, request (whole requests). Of training runs: zero_std, the mean share of flat groups.
+Measures of evaluations: tool, tool:CATEGORY, reasoning, reward, request (whole requests). Of training runs: zero_std, the mean share of flat groups,
+and silent, that of groups without a gradient: a virtual full mark (NGRPO) makes the two differ.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import metrics
 import runs
 from records import read_jsonl
 
+STEPS = {"zero_std": "frac_reward_zero_std", "silent": "frac_groups_silent"}  # measures of training runs
 ASKED = ("question", "varies", "prediction")
 CLAIMED, TOLD = (*ASKED, "seed", "expect"), (*ASKED, "measured", "reconciled")  # what must stand at the top: one or the other
 FIELDS = tuple(dict.fromkeys((*CLAIMED, *TOLD, "learnt")))
@@ -134,9 +136,11 @@ def mean_report(values, each):
     return {"value": value, "low": low, "high": high, "n": sum(map(len, values.values())), "each": each}
 
 
-def steps_report(folders, key="frac_reward_zero_std"):
-    """Mean over the steps of training runs; the interval resamples steps, which are not independent of one another: read it as a hint."""
+def steps_report(folders, key):
+    """Mean over the steps of training runs, None if they don't tell; the interval resamples steps, which are not independent of one another: read it as a hint."""
     logs = [[line[key] for line in read_jsonl(Path(folder) / "metrics.jsonl") if key in line] for folder in folders]
+    if not all(logs):
+        return None
     value, low, high = metrics.mean_interval([value for log in logs for value in log])
     return {"value": value, "low": low, "high": high, "n": sum(map(len, logs)), "each": [float(np.mean(log)) for log in logs]}
 
@@ -157,7 +161,7 @@ def record(script, model, arms, run_arms, extra=()):
     pooled = {arm: {name: pool(outputs, name) for name in wanted} for arm, outputs in arms.items()}
     result = {arm: {name: mean_report(*part) for name, part in parts.items() if part[0]} for arm, parts in pooled.items()}
     for arm, folders in run_arms.items():
-        result.setdefault(arm, {})["zero_std"] = steps_report(folders)
+        result.setdefault(arm, {}).update({name: report for name, key in STEPS.items() if (report := steps_report(folders, key))})
     if measure == "zero_std":
         logs = [[line["frac_reward_zero_std"] for folder in run_arms[name] for line in read_jsonl(Path(folder) / "metrics.jsonl")] for name in (first, second)]
         pairs = {index: pair for index, pair in enumerate(zip(*logs))}

@@ -18,7 +18,7 @@ What the model writes is one JSON object and nothing around it (a ```json fence 
 
 Rows: id, task (simple, domain, intraday, combination, multi, request), kind, form, label (tool), request, lang, expected {tool, params,
 thought, plan}, path (kind request: all steps with their results), state, end, several (whether a plan is due), ambiguous, accepted (tools),
-wording, entities, reward_mode, misuse_penalty. The last two only steer the grader: they may be changed without making the data again.
+wording, entities, own (not generated), reward_mode, misuse_penalty. The last two only steer the grader: they may be changed without making the data again.
 
 Your own requests: JSONL lines like the following; tasks/fund_files.py says what else they may hold.
     {"request": "Pay 70 to Ann", "action": {"tool": "transfer_funds", "params": {"amount": 70, "to": "Ann"}}}
@@ -327,11 +327,13 @@ def token_spans(row, text):
 def gold(row, folder=None):
     """The policy that must earn `full_reward` on every row: what the generator knows. Yields (thought, action)."""
     for step in row.get("path") or [row["expected"]]:
+        step = step | {"thought": step["thought"] or "Done."}  # your own requests may have none
         yield "", Action("answer", answer=step["tool"], text=reply_text(step, row.get("form", "react")))
 
 
 def full_reward(row):
-    return fund_rewards.full_reward(row.get("reward_mode", "ground-truth"), row.get("form", "react"))
+    """What gold must earn. Of your own requests that is tool and parameters: their thoughts and plans are yours, or not there at all."""
+    return fund_rewards.full_reward(row.get("reward_mode", "ground-truth"), "tool-only" if row.get("own") else row.get("form", "react"))
 
 
 def random_steps(row, folder, rng):

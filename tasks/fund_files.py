@@ -6,7 +6,8 @@
 
 One line, one decision. Needed: request, action. Optional: thought, plan (SFT uses only lines with a thought), previous (steps done, with
 what they gave), category, lang, split (train, dev, test; else by hash of the request: 80, 10, 10 %), accepted (tools that are right too:
-marks the line as ambiguous). Tools are OpenAI-style function schemas, a JSON list. Lines of the same request always go to the same split.
+marks the line as ambiguous). `--policy gold` proves that each action
+is read as it was meant. Tools are OpenAI-style function schemas, a JSON list. Lines of the same request always go to the same split.
 """
 
 import hashlib
@@ -59,7 +60,8 @@ def read_requests(path, tools, chosen):
                 "ambiguous": bool(line.get("accepted"))}  # fmt: skip
         steps = [(step["tool"], step["result"]) for step in previous]
         row = make_row(f"own-{number:06d}", kind, line.get("category", kind), split, line.get("lang", ""), made, expected, steps, chosen)
-        row |= {"several": bool(previous) or len(expected["plan"]) > 1, "entities": []}
+        row |= {"several": bool(previous) or len(expected["plan"]) > 1, "entities": [], "own": True}
+        row |= {"source_name": row["source_name"].replace("synthetic", "own")}
         row |= {"messages": messages(line["request"], steps, chosen["form"], tools)}
         rows[split].append(row | ({"tools": tools} if tools else {}))
     if not any(rows.values()):

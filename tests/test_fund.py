@@ -405,10 +405,25 @@ def test_own_requests_and_tools(tmp_path):
     row = rows["bench_dev"][0]
     assert "water(litres)" in row["messages"][0]["content"] and "check_balance" not in row["messages"][0]["content"]
     assert fund.read_reply(fund.reply_text(row["expected"]), "react", row["tools"]).error == ""
+    assert row["source_name"].startswith("own-")
     (tmp_path / "own.jsonl").write_text(json.dumps(lines[0] | {"action": act("fly")}) + "\n")
     with pytest.raises(SystemExit, match="own.jsonl, line 1: .*unknown_tool"):
         prepare(tmp_path / "out", **own)
     assert len(read_jsonl(tmp_path / "out" / "fund" / "rl" / "bench_dev.jsonl")) == 3  # what was there stays
+
+
+@pytest.mark.parametrize("more", [{}, {"thought": "The balance is enough, so pay."}, {"thought": "Ann waits, therefore pay.", "plan": ["pay Ann"]}])
+def test_gold_proves_own_requests(tmp_path, chat, more):
+    """Whatever thought they have, or none: gold once fell short of full reward for a thought without a logic word, and its format was faulty
+    without one."""
+    line = {"request": "Pay 70 to Ann", "action": {"tool": "transfer_funds", "params": {"amount": 70, "to": "Ann"}}, "split": "dev"} | more
+    (tmp_path / "own.jsonl").write_text(json.dumps(line) + "\n")
+    fund.prepare_bench(SimpleNamespace(requests=tmp_path / "own.jsonl", output=tmp_path / "out"))
+    row = read_jsonl(tmp_path / "out" / "fund" / "rl" / "bench_dev.jsonl")[0]
+    trajectory = play(chat, row, gold(row))
+    assert trajectory.reward >= fund.full_reward(row) == pytest.approx(0.7)
+    report = fund.metrics([row], [trajectory])
+    assert report["baselines"]["gold"]["accuracy"] == 1.0 and report["format_rate"] == 1.0
 
 
 # ---------------------------------------------------------------------------------------------------------------------

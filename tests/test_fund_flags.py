@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from helpers import tiny_folder
 
+import analysis
 import eval as evaluation
 import prepare_data
 from protocol import encode_prompt, load_chat, read_jsonl, sft_datum
@@ -159,6 +160,9 @@ def test_gold_is_full_and_the_report_is_printed(place, monkeypatch, capsys):
         assert line in said, line
     n = report["categories"]["simple"]["n"]
     assert f"100.0 %  [{100 * n / (n + 1.96**2):.1f}, 100.0]  n={n}" in said  # Wilson, all right: n / (n + z^2)
+    analysis.main(["show", "gold"])
+    again = capsys.readouterr().out
+    assert again.strip().partition("\n")[0] == "gold" and again.strip().partition("\n")[2] in said, "the folder tells it once more"
 
 
 def test_random_is_near_its_floor(place, monkeypatch, capsys):

@@ -6,8 +6,8 @@
 #   RECORD=1 MODEL=... LABEL="Qwen2.5-Coder-0.5B-Instruct" bash experiments/fund/all.sh        # run nothing: write the results into the scripts
 #
 # PACK=FOLDER: afterwards the results without weights, in files of 15 MiB. Elsewhere: cat results.tar.gz.* | tar xz, in the project's folder, then
-# RECORD=1. Before long runs look at the starting point (ONLY="01 07", arms raw, sft, sft50, sft300): where SFT is right in more than 85 % of
-# the rows or less than 40 %, RL has little to learn from: then take other SFT_ROWS, and another TAG.
+# RECORD=1. START_ONLY=1 leaves out RL: look at where it would begin (raw, sft, and 50 and 300 rows of SFT in 07). Where SFT chooses the right tool
+# in more than 85 % or less than 40 % of the rows, RL has little to learn from: take other SFT_ROWS then, and another TAG.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 : "${PYTHON:=.venv/bin/python}" "${MODEL:?a folder or hub id: the tiny model has the scripts one by one}" "${JOBS:=5}" "${BUDGET:=0}"
@@ -18,6 +18,6 @@ if [ -n "${RECORD:-}" ]; then
     exit
 fi
 code=0
-"$PYTHON" experiments/fund/side_by_side.py --jobs "$JOBS" --budget "$BUDGET" $ONLY || code=$?
+"$PYTHON" experiments/fund/side_by_side.py --jobs "$JOBS" --budget "$BUDGET" ${START_ONLY:+--start-only} $ONLY || code=$?
 [ -z "${PACK:-}" ] || "$PYTHON" experiments/fund/side_by_side.py --pack "$PACK" $ONLY
 exit $code

@@ -23,6 +23,7 @@ import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE, LOGS = Path("experiments/fund"), Path("runs/side-by-side")
@@ -90,6 +91,18 @@ def command_of(job):
     """A training run that was begun goes on."""
     begun = job.stage.startswith("train") and (Path(job.makes) / "config.json").exists()
     return [job.argv[0], "--resume", job.makes] if begun else job.argv
+
+
+def told(job):
+    """What a finished job has to say, for the line that tells of its end."""
+    folder = Path(job.makes)
+    if job.stage == "eval.py":
+        report = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        return ", ".join(f"{name} {100 * report[key]:.1f} %" for name, key in (("tool", "accuracy"), ("form", "format_rate")) if report.get(key) is not None)
+    if job.stage == "train_rl.py":
+        right = [json.loads(line).get("reward/correct", 0) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").split("\n") if line]
+        return f"right in its first ten steps {100 * mean(right[:10]):.1f} %, in its last ten {100 * mean(right[-10:]):.1f} %" if right else ""
+    return ""
 
 
 # ---------------------------------------------------------------- processes
@@ -192,7 +205,7 @@ def run_all(jobs, count, budget, begun):
         if set(waits) & {other.makes for other in [*pending, *(job for job, _ in running.values()), *failed]}:
             return False
         stages = [job.stage, "eval.py"] if job.stage == "train_rl.py" else [job.stage]  # a run without its evaluation says nothing
-        return sum(sum(took[stage][-3:]) / len(took[stage][-3:]) for stage in stages if stage in took) < left
+        return sum(mean(took[stage][-3:]) for stage in stages if stage in took) < left
 
     def settle(ended):
         for pid, code in ended.items():
@@ -203,7 +216,7 @@ def run_all(jobs, count, budget, begun):
                 print(f"FAILED ({code}) after {seconds:.0f} s: {job.makes}; see {LOGS / job.name}.log", flush=True)
                 continue
             took.setdefault(job.stage, []).append(seconds)
-            print(f"{time.monotonic() - begun:4.0f} s  {job.makes} ({seconds:.0f} s)", flush=True)
+            print(f"{time.monotonic() - begun:4.0f} s  {job.makes} ({seconds:.0f} s)  {told(job)}".rstrip(), flush=True)
 
     while pending or running:
         left = budget - (time.monotonic() - begun) if budget else float("inf")
@@ -278,6 +291,7 @@ def main(argv=None):
     parser.add_argument("experiments", nargs="*", help="numbers, in order of importance (default: all, by number)")
     parser.add_argument("--jobs", type=int, default=5, help="commands at a time (default: %(default)s)")
     parser.add_argument("--budget", type=float, default=0, metavar="SECONDS", help="0 = as long as it takes (default: 0)")
+    parser.add_argument("--start-only", action="store_true", help="what RL begins with: data, SFT, and the evaluations of it")
     parser.add_argument("--pack", type=Path, metavar="FOLDER", help="run nothing: pack the results of these experiments")
     args = parser.parse_args(argv)
     if args.jobs < 1:
@@ -286,6 +300,9 @@ def main(argv=None):
     sys.path.insert(0, str(ROOT))
     names = args.experiments or [path.name[:2] for path in sorted(HERE.glob("[0-9]*.sh"))]
     jobs = read_jobs([find_script(name) for name in names])
+    if args.start_only:
+        trained = {job.makes for job in jobs if job.stage == "train_rl.py"}
+        jobs = [job for job in jobs if not trained & {job.makes, *job.needs}]
     if args.pack:
         pack(jobs, args.pack)
         return 0

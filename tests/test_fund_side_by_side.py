@@ -13,9 +13,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "experiments" / "fund"
-spec = importlib.util.spec_from_file_location("side_by_side", FOLDER / "side_by_side.py")
+spec = importlib.util.spec_from_file_location("fund_side_by_side", FOLDER / "side_by_side.py")
 side_by_side = importlib.util.module_from_spec(spec)
-sys.modules["side_by_side"] = side_by_side  # where a dataclass looks for its module
+sys.modules["fund_side_by_side"] = side_by_side  # where a dataclass looks for its module
 spec.loader.exec_module(side_by_side)
 Job = side_by_side.Job
 
@@ -23,6 +23,7 @@ TRAIN = """import sys, time, pathlib
 folder = pathlib.Path(sys.argv[sys.argv.index("--resume") + 1] if "--resume" in sys.argv else "runs/" + sys.argv[sys.argv.index("--run-name") + 1])
 folder.mkdir(parents=True, exist_ok=True)
 (folder / "config.json").write_text("{}")
+(folder / "metrics.jsonl").write_text('{"step": 1, "reward/correct": 0.5}')
 with open("order", "a") as file:
     file.write(f"{' '.join(sys.argv[1:])}\\n")
 if "--broken" in sys.argv:
@@ -64,6 +65,26 @@ def test_the_experiments_share_what_is_the_same(monkeypatch):
     assert {"runs/fund-Model-react-rules-tool-1", "outputs/fund-Model-react-truth-2", "outputs/fund-Model-plain-raw"} <= made
     paths = [need for job in jobs for need in job.needs if need.startswith(("runs/", "datasets/"))]
     assert all(any(need == m or need.startswith(m + "/") for m in made) for need in paths), "everything that is read is made by one of them"
+
+
+def test_what_finished_jobs_say(place):
+    (place / "runs/a").mkdir(parents=True)
+    (place / "runs/a/metrics.jsonl").write_text("".join(json.dumps({"step": i, "reward/correct": i / 20}) + "\n" for i in range(1, 21)))
+    assert side_by_side.told(job("a")) == "right in its first ten steps 27.5 %, in its last ten 77.5 %"
+    (place / "metrics.json").write_text(json.dumps({"accuracy": 0.5, "format_rate": 1.0}))
+    assert side_by_side.told(Job(["eval.py"], ".", [])) == "tool 50.0 %, form 100.0 %"
+    assert side_by_side.told(Job(["train_sft.py"], "runs/a", [])) == ""
+
+
+def test_the_start_alone(place, monkeypatch):
+    """Data, SFT and their evaluations: no RL, and nothing that needs it."""
+    for name, value in {"MODEL": "some/Model", "SEEDS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    monkeypatch.setattr(side_by_side, "run_all", lambda jobs, *_: seen.extend(jobs) or 0)
+    side_by_side.main(["--start-only", "01", "07"])
+    assert [job.makes.partition("-Model")[2] for job in seen if job.stage == "eval.py"] == ["-plain-raw", "-plain-sft", "-react-sft50-1", "-react-sft300-1"]
+    assert not any(job.stage == "train_rl.py" for job in seen)
 
 
 def test_what_is_needed_comes_first(place):
