@@ -66,13 +66,25 @@ def fitting_positions(fixed: int, each: int, free: int, most: int = 16384) -> in
     return min(most, positions)
 
 
+def usable(free: int, total: int) -> int:
+    """Of `free` bytes those that this process may plan with: at most the share TOOLGRAD_GPU_SHARE of all, for several processes on one GPU.
+    Each of them sees the memory that the others haven't taken yet."""
+    text = os.environ.get("TOOLGRAD_GPU_SHARE") or "1"
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise SystemExit(f"TOOLGRAD_GPU_SHARE={text}: a share above 0, up to 1, as in 0.2")
+    return min(free, int(share * total))
+
+
 def planned(model: Model, compile, recompute) -> int:
-    """How many positions are trained at once on a GPU. Says what that will take. TOOLGRAD_GPU_SHARE: the part of the GPU's memory to plan for,
-    where several processes share it: each finds it free at its start."""
+    """How many positions are trained at once on a GPU. Says what that will take."""
     fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
     here = sum(p.numel() * p.element_size() for p in model.net.parameters())
-    free, whole = torch.cuda.mem_get_info(model.device)
-    free = int(min(free + here, whole * float(os.environ.get("TOOLGRAD_GPU_SHARE", 1))))
+    free, total = torch.cuda.mem_get_info(model.device)
+    free = usable(free + here, total)
     positions = fitting_positions(fixed, each, free)
     print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
           f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip

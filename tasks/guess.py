@@ -41,6 +41,18 @@ TEMPLATES = (
     "Number game, range 1 to {high}, {guesses} guesses. A guess looks like <guess>12</guess>; <obs> then tells whether the secret is "
     "higher or lower. "
     "Use <think> </think> to think before each guess.",
+    "Let us play. My number is a whole one between 1 and {high}; you get {guesses} guesses. Format: <guess>25</guess>. You will be told "
+    "<obs>higher</obs>, <obs>lower</obs> or <obs>correct</obs>. Thoughts belong between <think> and </think>.",
+    "Find the number that I wrote down, at least 1 and at most {high}. There are {guesses} attempts. Each looks like <guess>3</guess> and gets "
+    "<obs>higher</obs> or <obs>lower</obs> in return. Reason in <think> </think>.",
+    "What is my number? Lowest 1, highest {high}. Tries: {guesses}. Say <guess>x</guess> and read in <obs> whether it is higher or lower than "
+    "x. Thinking happens in <think> </think>.",
+    "Integer hunt: 1 <= secret <= {high}, no more than {guesses} guesses. Write <guess>n</guess>; feedback comes as <obs>higher</obs>, "
+    "<obs>lower</obs> or <obs>correct</obs>. Put your reasoning into <think> </think> first.",
+    "I hide a number from 1 up to {high}. Ask up to {guesses} times with <guess>number</guess>. My answer, <obs>higher</obs> or "
+    "<obs>lower</obs>, tells where mine lies. <think> </think> is for you alone.",
+    "You have {guesses} chances to name the secret number, which is any integer in 1..{high}. Name it with <guess>n</guess>, watch "
+    "<obs>higher</obs> and <obs>lower</obs>, and think in <think> </think>.",
 )
 HELD_TEMPLATES = (
     "Somewhere in 1..{high} hides an integer. Track it down within {guesses} attempts. Attempt: <guess>n</guess>. Feedback: "

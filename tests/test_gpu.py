@@ -5,7 +5,7 @@ import torch
 from test_engine import folders  # noqa: F401 (a fixture)
 from test_local import batch, make, run, trainers  # noqa: F401 (fixtures)
 
-from backends.gpu import HEAD_BYTES, fitting_positions, training_bytes
+from backends.gpu import HEAD_BYTES, fitting_positions, training_bytes, usable
 from protocol import SamplingParams, TextChunk
 
 torch.set_num_threads(1)
@@ -69,3 +69,15 @@ def test_memory_by_hand(make):  # noqa: F811
     assert fitting_positions(1000, 10, 100_000) == 7900 and fitting_positions(1000, 10, 10**9) == 16384
     with pytest.raises(SystemExit, match="recompute"):
         fitting_positions(1000, 10, 5000)
+
+
+def test_a_process_may_plan_with_its_share_of_the_memory_only(monkeypatch):
+    """Several processes on one GPU each see what the others haven't taken yet."""
+    monkeypatch.delenv("TOOLGRAD_GPU_SHARE", raising=False)
+    assert usable(900, 1000) == 900
+    monkeypatch.setenv("TOOLGRAD_GPU_SHARE", "0.2")
+    assert usable(900, 1000) == 200 and usable(150, 1000) == 150
+    for wrong in ("0", "20", "a fifth"):
+        monkeypatch.setenv("TOOLGRAD_GPU_SHARE", wrong)
+        with pytest.raises(SystemExit, match="TOOLGRAD_GPU_SHARE=.*as in 0.2"):
+            usable(900, 1000)

@@ -135,8 +135,8 @@ def test_rows_and_demonstrations(tmp_path):
     before = (root / "rl" / "bench_test.jsonl").read_bytes()
     guess.prepare_bench(arguments(tmp_path, test_size=300))
     assert (root / "rl" / "bench_test.jsonl").read_bytes() == before
-    with pytest.raises(SystemExit, match="templates 9"):
-        guess.prepare_bench(arguments(tmp_path, templates=9))
+    with pytest.raises(SystemExit, match="templates 11"):
+        guess.prepare_bench(arguments(tmp_path, templates=11))
 
 
 def test_floors_by_hand_and_by_simulation():

@@ -88,7 +88,7 @@ def test_gsm8k_from_a_folder_or_one_of_its_files_without_a_hub(prepare, source, 
 
 @pytest.mark.parametrize("task, flags, says", [
     ("guess", "--high 1", "--high 1: a whole number from 2"), ("guess", "--easy-high 200", "--easy-high 200: a whole number from 2 to 100"),
-    ("guess", "--max-guesses 0", "--max-guesses 0"), ("guess", "--templates 5", "--templates 5: a whole number from 1 to 4"),
+    ("guess", "--max-guesses 0", "--max-guesses 0"), ("guess", "--templates 11", "--templates 11: a whole number from 1 to 10"),
     ("guess", "--sft-size 0", "--sft-size 0"), ("guess", "--player expert", "invalid choice: 'expert'"),
     ("guess", "--high ten", "invalid int value: 'ten'"), ("guess", "--judge v1", "unrecognized arguments: --judge"),
     ("countdown", "--judge v4", "--judge v4: there are v1, v2, v2.1, v3"), ("countdown", "--tool abacus", "--tool abacus: there are none, calc"),

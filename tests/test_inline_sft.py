@@ -93,3 +93,51 @@ def test_log_probabilities_match_the_trainer_on_both_sides_of_each_injection(tmp
         assert np.abs(logprobs[said] - datum.logprobs[said]).max() < 1e-3
         first = t.sampled.index(True)
         assert (datum.weights[first - 1 :] == 0).sum() == len(t.sampled) - first - sum(t.sampled) and not datum.advantages[~said].any()
+
+
+ASKING = countdown.make_row(4, 38, 42, {"templates": 1, "tool": "calc+ask", "judge": "v3", "max_new": 1400, "expert": {"kind": "program", "wrong": 0.2, "seed": 0}})
+
+
+@pytest.mark.parametrize("task, row, asked", [(guess, GAME, "<obs>"), (countdown, SUM, "<result>"), (countdown, ASKING, "<reply>")])
+def test_the_real_tools_leave_the_sampler_and_the_trainer_in_step(tmp_path, task, row, asked):
+    """The program teacher's turn, cut at every call of calculator, expert and game, with the log-probabilities that the real engine gives to
+    each piece behind all that was put in before: the trainer scores the whole turn and finds the same (fp32, 1e-3)."""
+    import torch
+
+    from backends.local import create_trainer
+    from inline import pieces
+    from protocol import TextChunk, merge_chunks
+
+    torch.set_num_threads(1)
+    folder = tiny_folder(tmp_path, "qwen3")
+    chat = load_chat(folder)
+    steps = iter(pieces(*countdown.demonstration(row)) if asked == "<reply>" else task.gold(row))  # gold doesn't ask
+
+    async def go():
+        trainer = await create_trainer(folder, rank=0, seed=0)
+        engine = trainer.sampler()
+
+        class Forced:
+            version = 0
+
+            async def sample(self, chunks, n, params):
+                tokens = chat.tokenizer(piece := next(steps), add_special_tokens=False).input_ids
+                paused = piece.endswith(tuple(params.stop_strings))
+                tokens += [] if paused else [chat.end_token]
+                logprobs = await engine.logprobs(merge_chunks([*chunks, TextChunk(tuple(tokens))]))
+                return [Sample(tokens, [float(value) for value in logprobs[-len(tokens) :]], "stop_string" if paused else "stop")]
+
+        try:
+            played = await rollout(task, row, chat, Forced(), SamplingParams(4000), max_turns=1, max_seq_len=8000)
+            return played, rl_datum(played, 1.0), (await trainer.forward([rl_datum(played, 1.0)], "cross_entropy")).logprobs[0]
+        finally:
+            trainer.close()
+
+    played, datum, logprobs = asyncio.run(go())
+    assert (played.error, played.parts["correct"]) == ("", 1.0) and sum(text.startswith(asked) for text in played.turns[0].inline) >= 1
+    assert asked not in check_record(chat, played)
+    said = datum.weights != 0
+    edges = np.flatnonzero(said[1:] != said[:-1])  # the last token before each injection, the first behind it
+    assert len(edges) >= 2 * len(played.turns[0].inline) and np.isfinite(datum.logprobs).all()
+    assert np.abs(logprobs[said] - datum.logprobs[said]).max() < 1e-3 and datum.logprobs[said].max() < -1e-3
+    assert not datum.weights[~said].any() and not datum.advantages[~said].any()

@@ -4,55 +4,72 @@
 # question: does bisection grow from a reward at the end alone, does an easier range first help, and what does a demonstration add?
 # varies: what comes before the last RL steps: nothing, RL on the easy range, or SFT on 200 games of the program teacher
 # prediction: seeded best on the training wording, curriculum above RL only; seeded turns nearest to bisection's; all arms lose on the held-out wording
+# prediction: half a billion parameters, 42 steps of 128 games, N = 100: start .15; RL only .25, curriculum .3, seeded .9; after the teacher N = 1000 above .4, for the other arms below .1
 # measured: RL only, seed 42, N = 20, 5 guesses, 36 steps of 64 games at 3e-4: right in .239 of the games of the first ten steps and in .239 of the last ten (640 games each, one standard error .017); entropy .262 -> .263
 # measured: curriculum and seeded arms: not run to their end
 # reconciled: ✗ RL only did not begin to grow in 2,304 games; the seed's 150 steps were of 128 games or more, from a model of 1.5 B
 #
 # The start stands where the seed's pretrained model stands: a tiny model that has seen games of a careless player (half of the guesses anywhere,
 # nothing written down), so it can play, badly. All arms take STEPS RL updates on HIGH in all; the curriculum spends a third of them on EASY.
-# With a pretrained model: MODEL=Qwen/Qwen2.5-0.5B-Instruct HIGH=100 EASY=20 GUESSES=10 STEPS=150 RATE=1e-6 bash experiments/guess/arms.sh (not run).
+# With a pretrained model, on a GPU (../inline.list):
+#   MODEL=Qwen/Qwen2.5-0.5B-Instruct CARELESS=300 TAG=large HIGH=100 EASY=20 GUESSES=10 STEPS=150 RATE=5e-6 SFT_RATE=1e-5 EPOCHS=2 bash experiments/guess/arms.sh
 set -euo pipefail
 . "$(dirname "$0")/../stages.sh"
-HIGH=${HIGH:-20} EASY=${EASY:-8} GUESSES=${GUESSES:-5} STEPS=${STEPS:-36} RATE=${RATE:-3e-4} TAG=${TAG:-arms}
-data=datasets/guess-$TAG tokens=$((40 * GUESSES))
-episode=(--task guess --max-tokens $tokens --max-seq-len $((tokens + 200)))
+HIGH=${HIGH:-20} EASY=${EASY:-8} GUESSES=${GUESSES:-5} STEPS=${STEPS:-36} RATE=${RATE:-3e-4} KL=${KL:-0} QUESTIONS=${QUESTIONS:-8} GROUP=${GROUP:-8}
+TAG=${TAG:-arms} WORDINGS=${WORDINGS:-4} EPOCHS=${EPOCHS:-10} SFT_BATCH=${SFT_BATCH:-32} SFT_RATE=${SFT_RATE:-2e-3} SAMPLES=${SAMPLES:-4} TEST=${TEST:-300}
+data=datasets/guess-$TAG tokens=$((${TURN:-40} * GUESSES)) model=${MODEL:-models/guess-$TAG} # TURN: tokens of one guess and the reply to it
+CARELESS=${CARELESS:-$([ -n "${MODEL:-}" ] && echo 0 || echo 2000)} # games of the careless player before all else; 0: MODEL as it is
+episode=(--task guess --max-tokens $tokens --max-seq-len $((tokens + 300)))
 
 rl() { # run, state, data, steps
-    train train_rl.py "$1" --state-path "$2" --data "$data/guess/rl/$3.jsonl" --max-steps "$4" --epochs 9 --batch-size 8 --group-size 8 \
-        --learning-rate "$RATE" --warmup-steps 5 --grad-clip 1 --save-every 0 "${episode[@]}"
+    train train_rl.py "$1" --state-path "$2" --data "$data/guess/rl/$3.jsonl" --max-steps "$4" --epochs 99 --batch-size "$QUESTIONS" --group-size "$GROUP" \
+        --learning-rate "$RATE" --kl-coef "$KL" --warmup-steps 5 --grad-clip 1 --save-every 0 "${episode[@]}"
 }
-sft() { # run, model, data, epochs
-    train train_sft.py "$1" --base-model "$2" --task guess --data-dir "$data/guess/$3" --rank 0 --epochs "$4" --batch-size 32 \
-        --learning-rate ${SFT_RATE:-2e-3} --schedule cosine --warmup 0.05 --grad-clip 1
+sft() { # run, model, data, epochs, batch
+    train train_sft.py "$1" --base-model "$2" --task guess --data-dir "$data/guess/$3" --rank 0 --epochs "$4" --batch-size "$5" \
+        --learning-rate "$SFT_RATE" --schedule cosine --warmup 0.05 --grad-clip 1 --keep-last 1
+}
+evaluate() { # name, flags ...
+    local name=$1; shift
+    "$PYTHON" eval.py --output outputs/$TAG-"$name" --base-model "$model" --inject '' "$@" --data "$data/guess/rl/bench_test.jsonl" --temperature 1 \
+        --samples "$SAMPLES" --pass-at "1,$SAMPLES" --concurrency 256 "${episode[@]}"
 }
 
-# Data, and the start: MODEL as it is, or a tiny one made here and taught the form by the careless player.
-if [ ! -e "$data/guess/sft-careless" ]; then
-    flags=(--task guess --output "$data" --templates 4 --high "$HIGH" --easy-high "$EASY" --max-guesses "$GUESSES" --seed "$SEED")
-    "$PYTHON" prepare_data.py sft "${flags[@]}" --player careless --sft-size 2000
-    mv "$data/guess/sft" "$data/guess/sft-careless"
-    "$PYTHON" prepare_data.py all "${flags[@]}" --sft-size 200 --test-size 300
+# Data, and the start: the model after games of the careless player, so that it can play; or MODEL as it is.
+if part data; then
+    if [ ! -e "$data/guess/sft-careless" ]; then
+        flags=(--task guess --output "$data" --templates "$WORDINGS" --high "$HIGH" --easy-high "$EASY" --max-guesses "$GUESSES" --seed "$SEED")
+        "$PYTHON" prepare_data.py sft "${flags[@]}" --player careless --sft-size $((CARELESS > 2 ? CARELESS : 2))
+        mv "$data/guess/sft" "$data/guess/sft-careless"
+        "$PYTHON" prepare_data.py all "${flags[@]}" --sft-size 200 --test-size "$TEST"
+    fi
+    [ -e "$model" ] || [ -n "${MODEL:-}" ] || "$PYTHON" make_model.py --texts "$data"/guess/sft*/sft_train.jsonl "$data"/guess/rl/*.jsonl --out "$model" --seed "$SEED"
+    [ "$CARELESS" = 0 ] || sft "$TAG-start" "$model" sft-careless "${START_EPOCHS:-2}" "$SFT_BATCH"
 fi
-if [ -z "${MODEL:-}" ]; then
-    model=models/guess-$TAG
-    [ -e "$model" ] || "$PYTHON" make_model.py --texts "$data"/guess/sft*/sft_train.jsonl "$data"/guess/rl/*.jsonl --out "$model" --seed "$SEED"
-    sft "$TAG-start" "$model" sft-careless 2
-    start=$(ls -d runs/$TAG-start/checkpoints/*/sampler | tail -1)     # an ordinary model folder
-else
-    model=$MODEL start=$MODEL
+start=$model
+[ "$CARELESS" = 0 ] || start=$(ls -d runs/"$TAG"-start/checkpoints/*/sampler | tail -1) # an ordinary model folder
+
+if part start; then
+    evaluate start --model-path "$start"
 fi
-
-rl "$TAG-rl" "$start" bench_rl_train "$STEPS"                        # arm 1: RL only
-rl "$TAG-easy" "$start" bench_rl_train_easy $((STEPS / 3))           # arm 2: the easy range first
-rl "$TAG-curriculum" "runs/$TAG-easy" bench_rl_train $((STEPS - STEPS / 3))
-sft "$TAG-taught" "$start" sft "${EPOCHS:-10}"                       # arm 3: 200 games of the teacher, then RL
-rl "$TAG-seeded" "runs/$TAG-taught" bench_rl_train "$STEPS"
-
-columns=(--data "$data/guess/rl/bench_test.jsonl" --temperature 1 --samples "${SAMPLES:-4}" --pass-at 1,4 --concurrency 100 "${episode[@]}")
-"$PYTHON" eval.py --output outputs/$TAG-start --base-model "$start" "${columns[@]}"
-for name in rl curriculum taught seeded; do
-    "$PYTHON" eval.py --output outputs/$TAG-$name --base-model "$model" --model-path "runs/$TAG-$name" "${columns[@]}"
-done
-"$PYTHON" analysis.py cross --by-task outputs/$TAG-{start,rl,curriculum,taught,seeded}
-"$PYTHON" analysis.py paired outputs/$TAG-rl outputs/$TAG-curriculum
-"$PYTHON" analysis.py solved outputs/$TAG-taught outputs/$TAG-seeded
+if part rl; then # arm 1: RL only
+    rl "$TAG-rl" "$start" bench_rl_train "$STEPS"
+    evaluate rl --model-path "runs/$TAG-rl"
+fi
+if part curriculum; then # arm 2: the easy range first
+    rl "$TAG-easy" "$start" bench_rl_train_easy $((STEPS / 3))
+    rl "$TAG-curriculum" "runs/$TAG-easy" bench_rl_train $((STEPS - STEPS / 3))
+    evaluate curriculum --model-path "runs/$TAG-curriculum"
+fi
+if part seeded; then # arm 3: 200 games of the teacher, then RL
+    sft "$TAG-taught" "$start" sft "$EPOCHS" "$SFT_BATCH"
+    evaluate taught --model-path "runs/$TAG-taught"
+    rl "$TAG-seeded" "runs/$TAG-taught" bench_rl_train "$STEPS"
+    evaluate seeded --model-path "runs/$TAG-seeded"
+fi
+if part report; then
+    "$PYTHON" analysis.py cross --by-task outputs/"$TAG"-{start,rl,curriculum,taught,seeded}
+    "$PYTHON" analysis.py paired outputs/"$TAG"-rl outputs/"$TAG"-curriculum
+    "$PYTHON" analysis.py paired outputs/"$TAG"-taught outputs/"$TAG"-seeded
+    "$PYTHON" analysis.py solved outputs/"$TAG"-taught outputs/"$TAG"-seeded
+fi
