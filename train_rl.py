@@ -264,14 +264,15 @@ async def update(trainer, anchor, data, args, updates):
     if not trained:
         return values
     temperature, here = {"temperature": args.temperature}, {}  # here: means over this rank's tokens
-    if anchor and data:  # the distance to the anchor is a penalty on each token's advantage, before the division
+    if anchor:  # the distance to the anchor is a penalty on each token's advantage, before the division
         now = await anchor.forward(data, "cross_entropy", temperature)
         for datum, reference in zip(data, now.logprobs):
             datum.advantages = datum.advantages - args.kl_coef * (datum.logprobs - reference) * (datum.weights != 0)
-        here["kl_anchor"] = float(np.mean(np.concatenate([(d.logprobs - r)[d.weights != 0] for d, r in zip(data, now.logprobs)])))
+        apart = [(datum.logprobs - reference)[datum.weights != 0] for datum, reference in zip(data, now.logprobs)]
+        here |= {"kl_anchor": float(np.mean(np.concatenate(apart)))} if apart else {}
     for datum in data:  # the token mean of the whole batch, since backends sum
         datum.advantages = (datum.advantages / max(1, tokens)).astype(np.float32)
-    if args.importance_cap and data:  # what the sampler's probabilities lack against the trainer's, as a constant weight
+    if args.importance_cap:  # what the sampler's probabilities lack against the trainer's, as a constant weight
         before = await trainer.forward(data, "cross_entropy", temperature)
         for datum, logprobs in zip(data, before.logprobs):
             datum.weights = datum.weights * np.minimum(np.exp(logprobs - datum.logprobs), args.importance_cap).astype(np.float32)
