@@ -26,8 +26,11 @@ def saving(run, step):
     """A fresh folder for the weights of `step`. If anything fails inside, the half-written folder goes and the run ends with one line.
 
     The folder is never one that a checkpoint already uses: a run that stops right where it was resumed saves the same step again, and
-    until that is whole the first one must stay.
+    until that is whole the first one must stay. Ranks other than 0 get a name that nothing is written to.
     """
+    if not run.writes:
+        yield run.folder
+        return
     names = (f"step-{step:06d}" + (f"-{i}" if i > 1 else "") for i in count(1))
     used = _folders(read_checkpoints(run.folder))
     folder = run.folder / "checkpoints" / next(name for name in names if name not in used)
@@ -50,6 +53,8 @@ def save_checkpoint(run, step, state):
     state_path and sampler_path are local folders or files (kept relative to the run, so that it can be moved) or addresses with `://`.
     "keep": True exempts it from --keep-last. Without "rng" the global random states are taken. ValueError if a path isn't there.
     """
+    if not run.writes:
+        return None
     entry = {"step": step, "time": round(time.time(), 3), **state, "rng": state.get("rng") or rng_state(), "files": {}}
     for key in PATHS:
         if state.get(key) and "://" not in str(state[key]):

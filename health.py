@@ -15,6 +15,7 @@ and follow reasoning and tool accuracy apart; at 300 rows its tool accuracy fell
 """
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,45 @@ def spread(groups, rewards):
             shares.append((len(texts) - 1) / (len(alive) - 1))
     values = {"reward/max": max(known)} if known else {}
     return values | ({"reward_std": float(np.mean(stds)), "distinct": float(np.mean(shares))} if stds else {})
+
+
+def measures(trajectories):
+    """What tells a healthy run from a dead one, over all trajectories of a step."""
+    alive = [t for t in trajectories if t.reward is not None] or trajectories
+    calls = [turn for t in alive for turn in t.turns if turn.action is not None and turn.action.kind == "tool"]
+    ends = Counter(t.finish_reason for t in trajectories)
+    values = {
+        "reward/mean": np.mean([t.reward or 0.0 for t in alive]),
+        "reward/std": np.std([t.reward or 0.0 for t in alive]),
+        "format_rate": np.mean([t.format_ok for t in alive]),
+        "turns_mean": np.mean([len(t.turns) for t in alive]),
+        "tool_calls_mean": (len(calls) + sum(len(turn.inline) for t in alive for turn in t.turns)) / len(alive),
+        "tool_errors": sum(turn.observation is not None and not turn.observation.ok for turn in calls),
+        "completions/mean_length": np.mean([sum(t.sampled) for t in alive]),
+        "clipped_ratio": sum(ends[name] for name in ("length", "max_seq_len")) / len(trajectories),
+        "time/tool": sum(t.seconds.get("tool", 0.0) for t in trajectories),
+    }
+    for name in sorted({name for t in alive for name in t.parts}):
+        values[f"reward/{name}"] = np.mean([t.parts.get(name, 0.0) for t in alive])
+    return {**{name: float(value) for name, value in values.items()}, **{f"finish/{name}": count for name, count in ends.items()}}
+
+
+def hopeless(values, trajectories, has_tools, strict):
+    """Step 1: say loudly what cannot learn, and why."""
+    reasons = []
+    if values["clipped_ratio"] > 0.5:
+        reasons.append(f"{values['clipped_ratio']:.0%} of the generations were cut off: raise --max-tokens or --max-seq-len")
+    if values["frac_groups_silent"] == 1:
+        reasons.append("the rewards of every group are equal: the questions are all too easy, all too hard, or the format is not learnt yet (run SFT first)")
+    failed = [t for t in trajectories if t.reward is None]
+    if len(failed) > len(trajectories) / 4:
+        reasons.append(f"{len(failed)} of {len(trajectories)} trajectories failed, the first: {failed[0].error or 'no reward'}")
+    if has_tools and values["tool_calls_mean"] == 0:
+        reasons.append("no tool was called: is the template that of SFT?")
+    for reason in reasons:
+        print(f"WARNING: {reason}", flush=True)
+    if reasons and strict:
+        raise SystemExit("stopped at step 1 (--strict)")
 
 
 def signs(records, full):

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -119,6 +119,12 @@ class Trajectory:
     parts: dict = field(default_factory=dict)
     seconds: dict = field(default_factory=dict)  # {"total": s, "sample": s, "tool": s}
     error: str = ""  # "code: detail"; codes: start, prompt, sampler, bad_sample, tool, reward
+
+
+def outline(t: Trajectory) -> Trajectory:
+    """What statistics need of a trajectory: without pictures, log-probabilities and what only training reads."""
+    turns = [replace(turn, tokens=[], logprobs=[], observation=turn.observation and replace(turn.observation, images=[])) for turn in t.turns]
+    return replace(t, turns=turns, chunks=[], logprobs=[])
 
 
 def chunks_length(chunks: Iterable) -> int:

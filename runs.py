@@ -37,6 +37,7 @@ from importlib import metadata
 from pathlib import Path
 
 import trackers
+from backends import parallel
 from checkpoints import latest_checkpoint, resolve, restore_rng, rng_state, save_checkpoint, saving  # noqa: F401 (passed on to the scripts)
 from records import write_jsonl
 
@@ -58,6 +59,7 @@ class Run:
     end: int = 0  # where it ends
     tracker: tuple | None = None  # (name, log(metrics, step), finish())
     lock: object = None
+    writes: bool = True  # not on ranks other than 0 (torchrun): they read the folder, and leave the writing to rank 0
 
 
 # ---------------------------------------------------------------- flags
@@ -201,9 +203,12 @@ def open_run(name, args, resume=None):
 
     On resume `run.restored` is the last whole checkpoint (None if there is none: the run begins again), and lines of metrics.jsonl and
     trajectories.jsonl after its step are dropped, so that no step is there twice. SystemExit if the folder can't be used.
+    Under torchrun rank 0 does this; the others get a Run that writes nothing.
     """
     flags = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     folder = Path(resume) if resume else Path(getattr(args, "runs_dir", "runs")) / name
+    if parallel.world()[0]:
+        return Run(folder, folder.name, {}, restored=latest_checkpoint(folder) if resume else None, writes=False)
     if not resume:
         if not re.fullmatch(r"[\w.@+=-]+", name) or set(name) == {"."}:
             raise SystemExit(f"--run-name {name!r}: letters, digits and . _ - + = @ only")
@@ -242,7 +247,7 @@ def open_run(name, args, resume=None):
 
 def close_run(run, finished=False):
     """Finish the tracker and let the folder go. finished: every step was made; leaves a file of that name for scripts that ask."""
-    if finished:
+    if finished and run.writes:
         (run.folder / "finished").touch()
     trackers.send(run, trackers.FINISH)
     if run.lock:
@@ -284,6 +289,8 @@ def log_metrics(run, step, values, show=None):
     show: names to print (default all, () none). A second call for the same step joins the first one's line; a step before the last one
     is an error of the script: ValueError.
     """
+    if not run.writes:
+        return
     if step < run.last.get("step", 0):
         raise ValueError(f"step {step} after step {run.last['step']}: metrics are written in order")
     values = {key: value.item() if hasattr(value, "item") else value for key, value in values.items()}
@@ -313,12 +320,18 @@ _signals = {"count": 0}
 
 
 def catch_interrupts():
-    """From now on the first Ctrl-C (or SIGTERM) only asks for a stop after the step in progress; the second ends the process at once."""
+    """From now on the first Ctrl-C (or SIGTERM) only asks for a stop after the step in progress; the second ends the process at once.
+
+    torchrun passes a signal on to all ranks, kills them 30 s later, and sends SIGTERM when one of them has failed. Whoever then waits for
+    the lost one inside a collective would never reach the end of the step: after SIGTERM a rank has 20 s.
+    """
 
     def handle(number, frame):
         _signals["count"] += 1
         if _signals["count"] > 1:
             os._exit(128 + number)
+        if number == signal.SIGTERM and parallel.world()[1] > 1:
+            signal.alarm(20)  # nobody handles it, so the kernel ends the process, whatever it hangs in
         os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print isn't safe inside a signal handler
 
     _signals["count"] = 0

@@ -3,11 +3,14 @@ r"""Stage 3: GRPO through the real tool loop. Sample groups, reward, compare wit
     python train_rl.py --state-path runs/sft --learning-rate 3e-4 --kl-coef 0.2 --warmup-steps 10 --grad-clip 1 --max-steps 80 \
         --max-turns 4 --max-tokens 80 --max-seq-len 1024 --run-name rl                                                           # two cores, minutes
     python train_rl.py --state-path runs/spec-o3-sft --epochs 1                                                                  # the seed's settings
+    torchrun --nproc-per-node 2 train_rl.py --state-path runs/spec-o3-sft --epochs 1                                             # two GPUs, the same update
     python train_rl.py --resume runs/rl                                                                                          # go on after Ctrl-C
 
 One step (seed 001, section 5): --batch-size questions, --group-size trajectories of each from one policy version; reward by the task;
 advantage within the group; every sampled token of a trajectory carries its trajectory's advantage over the number of sampled tokens in the
 batch (the token mean of the seed; backends sum); one optimizer step. Groups whose rewards are all equal say nothing: skipped and counted.
+Under torchrun each rank samples its part of the questions (seeds don't depend on who samples), --refill fills up each rank for itself, all
+numbers are those of all ranks, and rank 0 alone prints and writes.
 
 Options and what each does to the gradient:
     --advantage grpo|mean|rloo       by the group's standard deviation | not divided (Dr. GRPO) | against the mean of the others
@@ -41,6 +44,7 @@ import random
 import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +54,7 @@ import backends
 import health
 import runs
 import usage
+from backends import parallel
 
 
 def pair(text):
@@ -120,9 +125,7 @@ def parse_args():
     parser.add_argument("--warmup-steps", type=whole(int, 0), default=0, help="(default: %(default)s)")
     parser.add_argument("--grad-clip", type=real(0), default=0.0, help="norm, 0 = off (default: %(default)s)")
     # Running
-    parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
-    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    backends.add_flags(parser)
     parser.add_argument("--save-every", type=whole(int, 0), default=100, help="steps between checkpoints; 0 = at the end only (default: %(default)s)")
     parser.add_argument("--log-groups", type=whole(int, 0), default=1, help="groups a step whose trajectories are kept (default: %(default)s)")
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")
@@ -245,27 +248,6 @@ def dart_weights(trajectory, row, task, chat, split):
     return np.concatenate(weights)
 
 
-def measures(trajectories):
-    """What tells a healthy run from a dead one, over all trajectories of a step."""
-    alive = [t for t in trajectories if t.reward is not None] or trajectories
-    calls = [turn for t in alive for turn in t.turns if turn.action is not None and turn.action.kind == "tool"]
-    ends = Counter(t.finish_reason for t in trajectories)
-    values = {
-        "reward/mean": np.mean([t.reward or 0.0 for t in alive]),
-        "reward/std": np.std([t.reward or 0.0 for t in alive]),
-        "format_rate": np.mean([t.format_ok for t in alive]),
-        "turns_mean": np.mean([len(t.turns) for t in alive]),
-        "tool_calls_mean": (len(calls) + sum(len(turn.inline) for t in alive for turn in t.turns)) / len(alive),
-        "tool_errors": sum(turn.observation is not None and not turn.observation.ok for turn in calls),
-        "completions/mean_length": np.mean([sum(t.sampled) for t in alive]),
-        "clipped_ratio": sum(ends[name] for name in ("length", "max_seq_len")) / len(trajectories),
-        "time/tool": sum(t.seconds.get("tool", 0.0) for t in trajectories),
-    }
-    for name in sorted({name for t in alive for name in t.parts}):
-        values[f"reward/{name}"] = np.mean([t.parts.get(name, 0.0) for t in alive])
-    return {**{name: float(value) for name, value in values.items()}, **{f"finish/{name}": count for name, count in ends.items()}}
-
-
 def check_phases(args, groups):
     """A part that no trajectory has is a slip of the pen: it would silently count nothing."""
     there = sorted({name for group in groups for t in group for name in t.parts})
@@ -274,35 +256,22 @@ def check_phases(args, groups):
         raise SystemExit(f"--phase-weights: no part {', '.join(sorted(missing))}; the rewards of this task have {', '.join(there)}")
 
 
-def warn_if_hopeless(values, trajectories, has_tools, strict):
-    """Step 1: say loudly what cannot learn, and why."""
-    reasons = []
-    if values["clipped_ratio"] > 0.5:
-        reasons.append(f"{values['clipped_ratio']:.0%} of the generations were cut off: raise --max-tokens or --max-seq-len")
-    if values["frac_groups_silent"] == 1:
-        reasons.append("the rewards of every group are equal: the questions are all too easy, all too hard, or the format is not learnt yet (run SFT first)")
-    failed = [t for t in trajectories if t.reward is None]
-    if len(failed) > len(trajectories) / 4:
-        reasons.append(f"{len(failed)} of {len(trajectories)} trajectories failed, the first: {failed[0].error or 'no reward'}")
-    if has_tools and values["tool_calls_mean"] == 0:
-        reasons.append("no tool was called: is the template that of SFT?")
-    for reason in reasons:
-        print(f"WARNING: {reason}", flush=True)
-    if reasons and strict:
-        raise SystemExit("stopped at step 1 (--strict)")
-
-
 async def update(trainer, anchor, data, args, updates):
-    """One optimizer step on the datums. Returns its metrics."""
-    temperature, values = {"temperature": args.temperature}, {}
+    """One optimizer step on the datums of all ranks, if there are any. Returns its metrics; `data`: this rank's."""
+    mine = sum(int((datum.weights != 0).sum()) for datum in data)
+    trained, tokens = map(sum, zip(*await parallel.gather((len(data), mine))))
+    values = {"trained_trajectories": trained, "train/assistant_tokens": tokens}
+    if not trained:
+        return values
+    temperature, here = {"temperature": args.temperature}, {}  # here: means over this rank's tokens
     if anchor:  # the distance to the anchor is a penalty on each token's advantage, before the division
         now = await anchor.forward(data, "cross_entropy", temperature)
         for datum, reference in zip(data, now.logprobs):
             datum.advantages = datum.advantages - args.kl_coef * (datum.logprobs - reference) * (datum.weights != 0)
-        values["kl_anchor"] = float(np.mean(np.concatenate([(d.logprobs - r)[d.weights != 0] for d, r in zip(data, now.logprobs)])))
-    tokens = max(1, sum(int((datum.weights != 0).sum()) for datum in data))
-    for datum in data:  # the batch's token mean, since backends sum
-        datum.advantages = (datum.advantages / tokens).astype(np.float32)
+        apart = [(datum.logprobs - reference)[datum.weights != 0] for datum, reference in zip(data, now.logprobs)]
+        here |= {"kl_anchor": float(np.mean(np.concatenate(apart)))} if apart else {}
+    for datum in data:  # the token mean of the whole batch, since backends sum
+        datum.advantages = (datum.advantages / max(1, tokens)).astype(np.float32)
     if args.importance_cap:  # what the sampler's probabilities lack against the trainer's, as a constant weight
         before = await trainer.forward(data, "cross_entropy", temperature)
         for datum, logprobs in zip(data, before.logprobs):
@@ -314,13 +283,17 @@ async def update(trainer, anchor, data, args, updates):
     forward = asyncio.ensure_future(trainer.forward_backward(data, args.loss, temperature | ({} if args.loss == "importance_sampling" else bounds)))
     step = asyncio.ensure_future(trainer.optim_step(backends.AdamParams(learning_rate=rate, grad_clip_norm=args.grad_clip)))
     output, stepped = await forward, await step
-    values |= {"loss": output.metrics["loss_sum"], "train/assistant_tokens": tokens, "lr": rate, "grad_norm": stepped["grad_norm"]}
     names = {"ratio_mean": "ratio_mean", "clip_fraction": "clip_fraction", "kl": "kl", "entropy": "entropy", "logp_gap": "sampler_logp_diff"}
-    return values | {ours: output.metrics[theirs] for theirs, ours in names.items() if theirs in output.metrics}
+    here |= {ours: output.metrics[theirs] for theirs, ours in names.items() if theirs in output.metrics}
+    parts = await parallel.gather((output.metrics["loss_sum"], mine, here))
+    known = list(dict.fromkeys(name for _, _, means in parts for name in means))
+    means = {name: sum(count * means[name] for _, count, means in parts if count) / max(1, tokens) for name in known}
+    return values | {"loss": sum(loss for loss, _, _ in parts), "lr": rate, "grad_norm": stepped["grad_norm"]} | means
 
 
 async def main():
     args = parse_args()
+    rank, ranks = parallel.join(args)
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     options = backends.options(args, backend.load_trainer)
     rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
@@ -333,6 +306,7 @@ async def main():
     from tqdm import tqdm
 
     from protocol import SamplingParams, json_line, load_chat, rl_datum
+    from records import outline
     from rollout import derive_seed, rollout_group, trajectory_to_json
 
     # ---------------------------------------------------------------- model, place in the data
@@ -352,8 +326,12 @@ async def main():
     if args.price:
         count = (run.total - step) * args.batch_size * args.group_size
         usage.confirm(args, *usage.episodes(args, task, chat, rows, count, args.group_size), f"start it with --resume {run.folder} --yes")
+    outer = tqdm(total=run.total * args.batch_size * args.group_size, initial=step * args.batch_size * args.group_size, desc="trajectories", disable=rank > 0 or None)
+    inner = tqdm(total=args.batch_size * args.group_size // ranks, desc="this step", leave=False, disable=rank > 0 or None)
 
-    async def sample_groups(batch, number, bar):
+    # ---------------------------------------------------------------- phases of a step
+    async def sample(batch, number):
+        """A group of trajectories of each question."""
         seed = derive_seed(args.seed, "step", step, number)
 
         async def one(row):
@@ -361,10 +339,46 @@ async def main():
                 task, row, chat, trainer.sampler(), params, group_size=args.group_size, folder=folder, max_turns=args.max_turns,
                 max_seq_len=args.max_seq_len, seed=seed, executor=tools, tool_timeout=args.tool_timeout,
             )  # fmt: skip
-            bar.update(len(group))
+            inner.update(len(group))
             return group
 
         return await asyncio.gather(*(one(row) for row in batch))
+
+    async def explore(done):
+        """This rank's groups of the step, what they say (see `judge`), and counts."""
+        groups = await sample(batch_of(rows, args, epoch, offset)[rank::ranks], 0)
+        useful, counts = judge(groups, args, memory, done)
+        for number in range(1, args.refill + 1):
+            wanted = math.ceil(len(groups) / number) - len(useful) // args.group_size if counts["silent"] else 0
+            if wanted <= 0:
+                break
+            groups += await sample(batch_of(rows, args, epoch, offset, number)[rank::ranks][:wanted], number)
+            useful, counts = judge(groups, args, memory, done)
+        return groups, useful, counts
+
+    async def meet(groups, counts):
+        """Outlines of all ranks' groups in the order of the batch, and counts of all: what follows from these is the same on every rank."""
+        parts = await parallel.gather(([[outline(t) for t in group] for group in groups], counts))
+        everyone = [group for abreast in zip_longest(*(part for part, _ in parts)) for group in abreast if group is not None]
+        return everyone, sum((part for _, part in parts), Counter())
+
+    def datums(useful):
+        """What is trained."""
+        cut = [t for t, _ in useful if t.finish_reason in ("length", "max_seq_len")]
+        kept = [(t, value) for t, value in useful if any(t.sampled) and not (args.truncated == "mask" and t in cut)]
+        weights = [dart_weights(t, by_id[t.id], task, chat, pair(args.dart)) if args.dart else None for t, _ in kept]
+        return [rl_datum(t, value, weight) for (t, value), weight in zip(kept, weights)]
+
+    async def keep(groups):
+        """Writes the first --log-groups groups of the batch. Returns whether any rank was asked to stop."""
+        logged = [group for place, group in enumerate(groups) if rank + place * ranks < args.log_groups]
+        lines = [json_line({"step": step, **trajectory_to_json(t, run.folder)}) for group in logged for t in group]
+        parts = await parallel.gather((lines, meter.new(), runs.stop_requested()))
+        meter.share([used for _, used, _ in parts])
+        if run.writes:
+            with open(run.folder / "trajectories.jsonl", "ab") as file:
+                file.writelines(line for lines, _, _ in parts for line in lines)
+        return any(stop for _, _, stop in parts)
 
     async def save():
         with runs.saving(run, step) as where:
@@ -374,60 +388,41 @@ async def main():
             runs.save_checkpoint(run, step, state)
 
     # ---------------------------------------------------------------- loop
-    outer = tqdm(total=run.total * args.batch_size * args.group_size, initial=step * args.batch_size * args.group_size, desc="trajectories", disable=None)
-    inner = tqdm(total=args.batch_size * args.group_size, desc="this step", leave=False, disable=None)
     while step < run.total:
         begun, done = time.monotonic(), step / run.total
         inner.reset()
         inner.set_description("sampling")
-        groups = await sample_groups(batch_of(rows, args, epoch, offset), 0, inner)
+        groups, useful, counts = await explore(done)
+        everyone, counts = await meet(groups, counts)
+        sampled, trajectories = time.monotonic() - begun, [t for group in everyone for t in group]
         if args.phase_weights and step == 0:
-            check_phases(args, groups)
-        useful, counts = judge(groups, args, memory, done)
-        for number in range(1, args.refill + 1):
-            wanted = math.ceil(len(groups) / number) - len(useful) // args.group_size if counts["silent"] else 0
-            if wanted <= 0:
-                break
-            groups += await sample_groups(batch_of(rows, args, epoch, offset, number)[:wanted], number, inner)
-            useful, counts = judge(groups, args, memory, done)
-        trajectories = [t for group in groups for t in group]
-        sampled = time.monotonic() - begun
+            check_phases(args, everyone)
         if all(t.reward is None for t in trajectories):
             raise SystemExit(f"every trajectory of step {step + 1} failed, the first: {trajectories[0].error or 'it has no reward; do the rows have labels?'}")
-        values = measures(trajectories) | health.spread(groups, [group_rewards(group, args, done) for group in groups])
-        values |= {"frac_reward_zero_std": counts["flat"] / len(groups), "frac_groups_silent": counts["silent"] / len(groups),
+        values = health.measures(trajectories) | health.spread(everyone, [group_rewards(group, args, done) for group in everyone])
+        values |= {"frac_reward_zero_std": counts["flat"] / len(everyone), "frac_groups_silent": counts["silent"] / len(everyone),
                    "groups_dropped": counts["dropped"], "failed": sum(t.reward is None for t in trajectories),
                    "virtual_max": int(memory["virtual"]), "sampler_version": trainer.sampler().version}  # fmt: skip
-        remember(memory, groups, counts, args)
+        remember(memory, everyone, counts, args)
 
-        # ------------------------------------------------------------ one update
         inner.set_description("training")
-        cut = [t for t, _ in useful if t.finish_reason in ("length", "max_seq_len")]
-        kept = [(t, value) for t, value in useful if any(t.sampled) and not (args.truncated == "mask" and t in cut)]
-        weights = [dart_weights(t, by_id[t.id], task, chat, pair(args.dart)) if args.dart else None for t, _ in kept]
-        data = [rl_datum(t, value, weight) for (t, value), weight in zip(kept, weights)]
-        values |= {"trained_trajectories": len(data), "train/assistant_tokens": 0}
-        if data:
-            values |= await update(trainer, anchor, data, args, updates)
-            updates += 1
+        values |= await update(trainer, anchor, datums(useful), args, updates)
+        updates += values["trained_trajectories"] > 0
         seconds = time.monotonic() - begun
         values |= {"time/rollout": sampled, "time/train": seconds - sampled, "time/step": seconds, "train/updates": updates,
                    "tok_per_sec": sum(sum(t.sampled) for t in trajectories) / seconds}  # fmt: skip
         if step == 0:
-            warn_if_hopeless(values, trajectories, bool(getattr(task, "TOOLS", None)), args.strict)
+            health.hopeless(values, trajectories, bool(getattr(task, "TOOLS", None)), args.strict)
         recent.append(values)
         said = health.warn(recent, said)
+
         step, offset = step + 1, offset + args.batch_size
         epoch, offset = (epoch, offset) if offset < len(rows) else (epoch + 1, 0)
-        with open(run.folder / "trajectories.jsonl", "ab") as file:
-            for group in groups[: args.log_groups]:
-                for t in group:
-                    file.write(json_line({"step": step, **trajectory_to_json(t, run.folder)}))
+        stopping = await keep(groups)
         outer.update(len(trajectories))
         shown = ("reward/mean", "reward/correct", "format_rate", "tool_calls_mean", "frac_reward_zero_std", "entropy", "kl", "grad_norm", "time/step")
         values |= meter.step() | {"train/epoch": epoch + offset / len(rows)}
         runs.log_metrics(run, step, values, shown if step % max(1, run.total // 30) == 0 or step == 1 else ())
-        stopping = runs.stop_requested()
         if step == run.total or stopping or offset == 0 or (args.save_every and step % args.save_every == 0):
             await save()
         if stopping and step < run.total:
@@ -436,13 +431,15 @@ async def main():
     inner.close()
     outer.close()
     tools.shutdown(wait=False, cancel_futures=True)
-    print(health.table(run.folder, args.max_reward))
+    if run.writes:
+        print(health.table(run.folder, args.max_reward))
     meter.report()
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
     if anchor:
         anchor.close()
-    return 130 if runs.stop_requested() and step < run.total else 0
+    parallel.leave()
+    return 130 if step < run.total else 0
 
 
 if __name__ == "__main__":

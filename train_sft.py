@@ -4,11 +4,12 @@ r"""Stage 2: supervised cold start. Learn the whole interaction (think, call, lo
         --answer-weight 40 --batch-size 12 --epochs 6 --run-name sft                                                   # two cores, minutes
     python train_sft.py --base-model Qwen/Qwen3.5-4B --epochs 2 --run-name spec-o3-sft                                 # the seed's settings
     python train_sft.py --backend pytrio --base-model Qwen/Qwen3.5-4B --price 0.8,4.5,4.5 --run-name sft-4b             # on a service
+    torchrun --nproc-per-node 2 train_sft.py --base-model Qwen/Qwen3.5-4B --epochs 2 --run-name spec-o3-sft             # two GPUs, the same update
     python train_sft.py --resume runs/sft                                                                              # go on after Ctrl-C
 
 What is trained (seed 001, section 4.1): every token that the assistant writes: thought, call, answer, end of turn. Prompt, tool results and
 pictures are context with weight zero. The loss is the mean over the trained tokens of a batch; the division is done here, in sight, because
-backends sum. Prints state_path (to go on training: train_rl.py --state-path) and sampler_path (to evaluate: eval.py --model-path).
+backends sum. Under torchrun each rank takes its part of every batch, and rank 0 alone prints and writes. Prints state_path (to go on training: train_rl.py --state-path) and sampler_path (to evaluate: eval.py --model-path).
 
 Departures from the seed: --resume continues exactly; validation loss before the first step too; --answer-weight (1 = the seed) for models so
 small that one token in two hundred carries all that is left to learn.
@@ -26,6 +27,7 @@ import numpy as np
 import backends
 import runs
 import usage
+from backends import parallel
 
 
 def parse_args():
@@ -50,9 +52,7 @@ def parse_args():
     parser.add_argument("--rank", type=whole(int, 0), default=32, help="of the LoRA; 0 trains all weights (default: %(default)s)")
     parser.add_argument("--freeze-vision", action="store_true", help="with --rank 0: leave the vision tower as it is")
     # Running
-    parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
-    parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    backends.add_flags(parser)
     parser.add_argument("--save-every", type=whole(int, 0), default=0, help="steps between checkpoints; 0 = at the end of an epoch only (default: 0)")
     parser.add_argument("--strict", action="store_true", help="exit 1 where a warning would do")
     usage.add_flags(parser)
@@ -138,14 +138,18 @@ def to_come(args, train, val, step):
     return {"training_train": trained, "scoring_prefill": usage.positions(d for d in val if d is not None) * (args.epochs - epoch + (step == 0))}
 
 
-def token_mean(data, output):
-    """Mean loss over trained tokens, each counted once, whatever its weight."""
-    masks = [datum.weights != 0 for datum in data]
-    return -sum(float(logprobs[mask].sum()) for logprobs, mask in zip(output.logprobs, masks)) / sum(int(mask.sum()) for mask in masks)
+def trained_tokens(data):
+    return sum(int((datum.weights != 0).sum()) for datum in data)
+
+
+def token_loss(data, output):
+    """Loss summed over trained tokens, each counted once, whatever its weight."""
+    return -sum(float(logprobs[datum.weights != 0].sum()) for datum, logprobs in zip(data, output.logprobs))
 
 
 async def main():
     args = parse_args()
+    rank, ranks = parallel.join(args)
     from tqdm import tqdm
 
     from protocol import load_chat, sft_datum
@@ -206,19 +210,18 @@ async def main():
     step = run.restored["step"] if run.restored else 0
 
     async def validate():
-        """Loss over trained tokens, and the probability given to the right answer after the demonstrated looks."""
+        """Loss over trained tokens, and the share of right answers: more than half of the probability, after the demonstrated looks."""
         total, count, right = 0.0, 0, []
-        for start in range(0, len(val), 64):
-            await datums(val[start : start + 64])
-            rows = [row for row in val[start : start + 64] if cache[row["id"]] is not None]
-            if rows:
-                data = [cache[row["id"]] for row in rows]
+        for start in range(0, len(val), 64 * ranks):
+            mine = val[start : start + 64 * ranks][rank::ranks]
+            data = await datums(mine)
+            rows = [row for row in mine if cache[row["id"]] is not None]
+            if rows or ranks > 1:
                 output = await trainer.forward(data, "cross_entropy")
-                tokens = sum(int((datum.weights != 0).sum()) for datum in data)
-                total, count = total + token_mean(data, output) * tokens, count + tokens
-                right += [math.exp(logprobs[answers[row["id"]]]) for row, logprobs in zip(rows, output.logprobs) if row["id"] in answers]
-        values = {"val/loss": total / count if count else float("nan"), "val/tokens": count}
-        return values | ({"val/answer_right": float(np.mean(np.array(right) > 0.5))} if right else {})
+                total, count = total + token_loss(data, output), count + trained_tokens(data)
+                right += [logprobs[answers[row["id"]]] > math.log(0.5) for row, logprobs in zip(rows, output.logprobs) if row["id"] in answers]
+        total, count, right, asked = map(sum, zip(*await parallel.gather((total, count, int(sum(right)), len(right)))))
+        return {"val/loss": total / count if count else float("nan"), "val/tokens": count} | ({"val/answer_right": right / asked} if asked else {})
 
     async def save():
         with runs.saving(run, step) as folder:
@@ -227,27 +230,31 @@ async def main():
             state["sampler_path"] = await trainer.save_weights_for_sampler(folder / "sampler")
             runs.save_checkpoint(run, step, state)
 
+    async def steps_meter():
+        """What all ranks used since the last step, as metrics."""
+        meter.share(await parallel.gather(meter.new()))
+        return meter.step()
+
     if step == 0:
-        runs.log_metrics(run, 0, await validate() | meter.step())
+        runs.log_metrics(run, 0, await validate() | await steps_meter())
 
     # ---------------------------------------------------------------- loop
     def batch_at(index):
-        """Rows of step index+1."""
+        """This rank's rows of step index+1."""
         epoch, position = divmod(index, per_epoch)
         order = order_of(args, epoch, len(train))
-        return [train[i] for i in order[position * args.batch_size : (position + 1) * args.batch_size]]
+        return [train[i] for i in order[position * args.batch_size : (position + 1) * args.batch_size]][rank::ranks]
 
-    bar = tqdm(total=run.total, initial=step, desc="SFT steps", disable=None)
+    bar = tqdm(total=run.total, initial=step, desc="SFT steps", disable=rank > 0 or None)
     upcoming = asyncio.ensure_future(datums(batch_at(step))) if step < run.total else None
     while step < run.total:
         begun = time.monotonic()
         data = await upcoming
         waited = time.monotonic() - begun
         upcoming = asyncio.ensure_future(datums(batch_at(step + 1))) if step + 1 < run.total else None  # made while this one trains
-        values = {"train/rows_left_out": len(left_out)}
-        if data:
-            tokens = sum(int((datum.weights != 0).sum()) for datum in data)
-            total = sum(float(datum.weights.sum()) for datum in data)
+        tokens, total = map(sum, zip(*await parallel.gather((trained_tokens(data), sum(float(datum.weights.sum()) for datum in data)))))
+        values, loss, entropy = {}, 0.0, 0.0
+        if tokens:  # of all ranks: this one may have none
             scaled = [type(datum)(datum.chunks, datum.targets, datum.weights / total) for datum in data]
             rate = learning_rate(args, step + 1, run.total)
             adam = backends.AdamParams(learning_rate=rate, weight_decay=args.weight_decay, grad_clip_norm=args.grad_clip)
@@ -255,18 +262,23 @@ async def main():
             forward = asyncio.ensure_future(trainer.forward_backward(scaled, "cross_entropy"))
             update = asyncio.ensure_future(trainer.optim_step(adam))
             output, stepped = await forward, await update
-            seconds = time.monotonic() - begun
-            values |= {"train/loss": token_mean(data, output), "train/assistant_tokens": tokens, "train/epoch": (step + 1) / per_epoch, "lr": rate,
-                       "grad_norm": stepped["grad_norm"], "entropy": output.metrics.get("entropy", float("nan")), "time/wait_data": waited,
-                       "time/step": seconds, "tok_per_sec": sum(len(datum.weights) for datum in data) / seconds}  # fmt: skip
+            loss, entropy = token_loss(data, output), output.metrics.get("entropy", float("nan")) * trained_tokens(data) if data else 0.0
+            values = {"lr": rate, "grad_norm": stepped["grad_norm"], "time/wait_data": waited}
+        # Every rank hears of every other one here, so that all see the same losses and stop after the same step
+        heard = await parallel.gather((loss, entropy, usage.positions(data), left_out, runs.stop_requested()))
+        losses, entropies, positions, left_outs, stops = zip(*heard)
+        left_out, stopping, seconds = set().union(*left_outs), any(stops), time.monotonic() - begun
+        if tokens:
+            values |= {"train/loss": sum(losses) / tokens, "train/assistant_tokens": tokens, "train/epoch": (step + 1) / per_epoch,
+                       "entropy": sum(entropies) / tokens, "time/step": seconds, "tok_per_sec": sum(positions) / seconds}  # fmt: skip
+        values["train/rows_left_out"] = len(left_out)
         step += 1
         bar.update()
         ended = step % per_epoch == 0
         if ended:
             values |= await validate()
         show = ("train/loss", "val/loss", "val/answer_right", "lr", "grad_norm", "time/step") if ended or step % max(1, run.total // 20) == 0 else ()
-        runs.log_metrics(run, step, values | meter.step(), show)
-        stopping = runs.stop_requested()
+        runs.log_metrics(run, step, values | await steps_meter(), show)
         if ended or stopping or (args.save_every and step % args.save_every == 0):
             await save()
         if stopping and step < run.total:
@@ -280,9 +292,10 @@ async def main():
     meter.report()
     runs.close_run(run, finished=step >= run.total)
     trainer.close()
+    parallel.leave()
     if args.strict and left_out:
         raise SystemExit("rows were left out (--strict)")
-    return 130 if runs.stop_requested() and step < run.total else 0
+    return 130 if step < run.total else 0
 
 
 if __name__ == "__main__":

@@ -60,6 +60,16 @@ class Meter:
         self.total = Counter((restored or {}).get("usage") or {})
         self.told = Counter(self.total)
 
+    def new(self) -> dict:
+        """What was used since `step` was last called."""
+        return {name: count - self.told[name] for name, count in self.total.items()}
+
+    def share(self, parts: list):
+        """Several processes (torchrun): `new` of each, in place of this one's own."""
+        self.total = Counter(self.told)
+        for part in parts:
+            self.total.update(part)
+
     def step(self) -> dict:
         """Metrics: what was used since the last call."""
         new = {name: self.total[name] - self.told[name] for name in PARTS if self.total[name]}

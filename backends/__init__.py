@@ -35,6 +35,15 @@ class Output:
     metrics: dict
 
 
+def add_flags(parser):
+    """Of the scripts that train."""
+    parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
+    parser.add_argument("--base-url", type=service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the layers: faster after the first steps, on a GPU")
+    parser.add_argument("--recompute", action="store_true", help="keep only the inputs of layers, make the rest again: slower, a tenth of the memory")
+
+
 def service_url(text):
     """An argparse type for --base-url. Names and keys in it would stand in config.json and in every `ps`: refused."""
     url = urlsplit(text)
@@ -46,7 +55,8 @@ def service_url(text):
 
 
 def options(args, function, revision=None) -> dict:
-    """What --device and --base-url give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it can't have them.
+    """What --device, --base-url, --compile and --recompute give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it
+    can't have them.
 
     revision: of a hub id, passed if the function takes one (a service serves what it serves).
     """
@@ -55,5 +65,8 @@ def options(args, function, revision=None) -> dict:
         raise SystemExit(f"--base-url {args.base_url}: --backend {args.backend} runs here, without a service; leave it out, or use pytrio or tinker")
     if args.device and "base_url" in known:
         raise SystemExit(f"--device {args.device}: --backend {args.backend} is a service; leave it out, or use --backend local")
+    ways = {name: True for name in ("compile", "recompute") if getattr(args, name, False)}  # of training; a script that only samples has none
+    if ways and "base_url" in known:
+        raise SystemExit(f"--{' --'.join(ways)}: --backend {args.backend} is a service, which trains in its own way; leave it out, or use --backend local")
     given = {"device": args.device, "base_url": args.base_url, "revision": revision if "revision" in known else None}
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in given.items() if value} | ways

@@ -72,9 +72,9 @@ def token_losses(loss, logp, old, advantages, sequence, config: dict):
     return -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages), clipped
 
 
-def check(data: list, loss, config: dict):
+def check(data: list, loss, config: dict, ranks: int = 1):
     """ValueError naming the datum and what is wrong with it: better than a shape error, or silence, three calls later."""
-    if not data:
+    if not data and ranks == 1:
         raise ValueError("an empty batch: nothing to train on")
     if not callable(loss) and loss not in LOSSES:
         raise ValueError(f"unknown loss {loss!r}; there are {', '.join(LOSSES)}")
@@ -105,7 +105,7 @@ class Trainer:
     def __init__(self, model: Model, engine: Engine, *, base_model: str, rank: int, seed: int, peft=None, micro_positions=8192):
         self.model, self.engine, self.peft = model, engine, peft
         self.base_model, self.rank, self.seed, self.micro_positions = base_model, rank, seed, micro_positions
-        self.skipped, self.pending = 0, False
+        self.skipped, self.pending, self.failed = 0, False, False
         self.ranks = parallel.start(model.device)[1]
         self.companions = {} if peft else read_companions(model.name)
         self.weights = [p for p in model.net.parameters() if p.requires_grad]
@@ -132,11 +132,11 @@ class Trainer:
 
     async def save_weights_for_sampler(self, path) -> str:
         """A folder that transformers (rank 0) or peft (rank > 0) can load. An existing one is replaced in one step."""
-        return await self.engine.run(lambda: write_folder(path, self._write_weights))
+        return await self.engine.run(lambda: self._save(path, self._write_weights))
 
     async def save_state(self, path) -> str:
         """As `save_weights_for_sampler`, with what `load_trainer` needs to go on exactly. Gradients not yet used are not kept."""
-        return await self.engine.run(lambda: write_folder(path, self._write_weights, self._write_state))
+        return await self.engine.run(lambda: self._save(path, self._write_weights, self._write_state))
 
     def close(self):
         self.engine.close()
@@ -147,11 +147,13 @@ class Trainer:
 
     def _pass(self, data, loss, config, grad, everywhere=False) -> Output:
         """Metrics: loss_sum and token_count (tokens of nonzero weight); their means entropy and, where the sampler's log-probabilities are
-        known, ratio_mean, clip_fraction, kl (of the sampler's policy to this one, estimator k3) and logp_gap (mean |logp - old|)."""
-        check(data, loss, config)
+        known, ratio_mean, clip_fraction, kl (of the sampler's policy to this one, estimator k3) and logp_gap (mean |logp - old|).
+        One of several ranks may have no data."""
+        failed, self.failed = self.failed, self.failed or grad  # the latter if this doesn't come to its end
+        check(data, loss, config, self.ranks)
         flats = [self.model.flatten(datum.chunks) for datum in data]
         logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
-        sums, scored = {}, []
+        sums, scored = {"loss_sum": torch.zeros(()), "token_count": torch.zeros(())}, []
         try:
             for group in self.model.batches([len(flat) for flat in flats], self.micro_positions):
                 targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
@@ -162,13 +164,13 @@ class Trainer:
             if grad:
                 self._forget_gradients()  # half a batch is no gradient
             raise
-        self.pending |= grad
+        self.failed, self.pending = failed, self.pending or grad
         for group, wanted, values in scored:  # only now, since each look at a GPU waits for it
             values = values.cpu().numpy()
             for i, want in zip(group, wanted):
                 logprobs[i][want], values = values[: want.sum()], values[want.sum() :]
         sums = {name: value.item() for name, value in sums.items()}
-        count = max(1, sums.get("token_count", 0))
+        count = max(1, sums["token_count"])
         return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
 
     def _wanted(self, i, datum, flat, everywhere):
@@ -227,7 +229,10 @@ class Trainer:
         self.pending = False
 
     def _step(self, adam: AdamParams) -> dict:
-        if not parallel.total(self.pending, self.model.device):
+        passed = parallel.total(float("nan") if self.failed else self.pending, self.model.device)
+        if np.isnan(passed) and self.ranks > 1:
+            raise SystemExit("a forward_backward failed on one of the ranks: no step was taken, its own lines say why")
+        if not self.pending and not (self.ranks > 1 and passed):
             raise ValueError("optim_step without gradients: call forward_backward before")
         if self.ranks > 1:
             parallel.sum_gradients(self.masters)
@@ -252,6 +257,10 @@ class Trainer:
         return {"grad_norm": norm, "skipped": int(skipped), "skipped_total": self.skipped, "version": self.model.version}
 
     # ------------------------------------------------------------------ checkpoints
+
+    def _save(self, path, *writers) -> str:
+        """All ranks have the same weights: rank 0 writes them."""
+        return str(path) if parallel.world()[0] else write_folder(path, *writers)
 
     def _write_weights(self, folder: Path):
         if self.peft is None:

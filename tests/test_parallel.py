@@ -36,21 +36,28 @@ async def train(folder, out, lora, dying):
     trainer.close()
 
 
-def rank_main(rank, size, port, *arguments):
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    asyncio.run(train(*arguments))
-
-
-def start(folder, out, size, lora=0, dying=False):
-    """Forked: importing torch again takes longer than the test."""
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    made = [context.Process(target=rank_main, args=(rank, size, port, folder, out, lora, dying), daemon=True) for rank in range(size)]
+        return free.getsockname()[1]
+
+
+def rank_main(rank, size, port, function, arguments):
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    function(rank, *arguments)
+
+
+def spawn(function, size, *arguments):
+    """`function(rank, *arguments)` in `size` processes. Forked: importing torch again takes longer than the test."""
+    context, port = multiprocessing.get_context("fork"), free_port()
+    made = [context.Process(target=rank_main, args=(rank, size, port, function, arguments)) for rank in range(size)]
     for process in made:
         process.start()
     return made
+
+
+def start(folder, out, size, lora=0, dying=False):
+    return spawn(lambda _: asyncio.run(train(folder, out, lora, dying)), size)
 
 
 def wait(processes, seconds=60):
