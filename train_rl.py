@@ -123,6 +123,7 @@ def parse_args():
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
     parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    parser.add_argument("--vllm-memory", type=real(0.01, 0.99), metavar="SHARE", help="of the GPU's memory, with --backend vllm (default: 0.3)")
     parser.add_argument("--save-every", type=whole(int, 0), default=100, help="steps between checkpoints; 0 = at the end only (default: %(default)s)")
     parser.add_argument("--log-groups", type=whole(int, 0), default=1, help="groups a step whose trajectories are kept (default: %(default)s)")
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")

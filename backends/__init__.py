@@ -46,7 +46,7 @@ def service_url(text):
 
 
 def options(args, function, revision=None) -> dict:
-    """What --device and --base-url give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it can't have them.
+    """What --device, --base-url and --vllm-memory give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it can't have them.
 
     revision: of a hub id, passed if the function takes one (a service serves what it serves).
     """
@@ -55,5 +55,8 @@ def options(args, function, revision=None) -> dict:
         raise SystemExit(f"--base-url {args.base_url}: --backend {args.backend} runs here, without a service; leave it out, or use pytrio or tinker")
     if args.device and "base_url" in known:
         raise SystemExit(f"--device {args.device}: --backend {args.backend} is a service; leave it out, or use --backend local")
-    given = {"device": args.device, "base_url": args.base_url, "revision": revision if "revision" in known else None}
+    memory = getattr(args, "vllm_memory", None)  # of the scripts that sample
+    if memory and "vllm_memory" not in known:
+        raise SystemExit(f"--vllm-memory {memory}: --backend {args.backend} has no vLLM; leave it out, or use --backend vllm")
+    given = {"device": args.device, "base_url": args.base_url, "vllm_memory": memory, "revision": revision if "revision" in known else None}
     return {name: value for name, value in given.items() if value}

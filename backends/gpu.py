@@ -64,11 +64,11 @@ def fitting_positions(fixed: int, each: int, free: int, most: int = 16384) -> in
     return min(most, positions)
 
 
-def planned(model: Model, compile, recompute) -> int:
-    """How many positions are trained at once on a GPU. Says what that will take."""
+def planned(model: Model, compile, recompute, reserved: int = 0) -> int:
+    """How many positions are trained at once on a GPU, of which `reserved` bytes are for something else. Says what that will take."""
     fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
     here = sum(p.numel() * p.element_size() for p in model.net.parameters())
-    free = torch.cuda.mem_get_info(model.device)[0] + here
+    free = torch.cuda.mem_get_info(model.device)[0] + here - reserved
     positions = fitting_positions(fixed, each, free)
     print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
           f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip
