@@ -74,6 +74,7 @@ def parse_args(argv=None):
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ... (default: the backend's choice)")
     parser.add_argument("--base-url", type=backends.service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
+    parser.add_argument("--vllm-memory", type=runs.number(float, 0.01, 0.99), metavar="SHARE", help="of the GPU's memory, with --backend vllm (default: 0.8)")
     usage.add_flags(parser)
     parser.add_argument("--concurrency", type=whole(1), default=16, help="trajectories at a time (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="delete what an earlier evaluation left in --output")

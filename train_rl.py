@@ -126,6 +126,7 @@ def parse_args():
     parser.add_argument("--grad-clip", type=real(0), default=0.0, help="norm, 0 = off (default: %(default)s)")
     # Running
     backends.add_flags(parser)
+    parser.add_argument("--vllm-memory", type=real(0.01, 0.99), metavar="SHARE", help="of the GPU's memory, with --backend vllm (default: 0.3)")
     parser.add_argument("--save-every", type=whole(int, 0), default=100, help="steps between checkpoints; 0 = at the end only (default: %(default)s)")
     parser.add_argument("--log-groups", type=whole(int, 0), default=1, help="groups a step whose trajectories are kept (default: %(default)s)")
     parser.add_argument("--strict", action="store_true", help="stop where a warning would do: nothing to learn from at step 1")

@@ -55,8 +55,8 @@ def service_url(text):
 
 
 def options(args, function, revision=None) -> dict:
-    """What --device, --base-url, --compile and --recompute give a backend's `function` (load_trainer, create_sampler ...). SystemExit if it
-    can't have them.
+    """What --device, --base-url, --compile, --recompute and --vllm-memory give a backend's `function` (load_trainer, create_sampler ...).
+    SystemExit if it can't have them.
 
     revision: of a hub id, passed if the function takes one (a service serves what it serves).
     """
@@ -68,5 +68,8 @@ def options(args, function, revision=None) -> dict:
     ways = {name: True for name in ("compile", "recompute") if getattr(args, name, False)}  # of training; a script that only samples has none
     if ways and "base_url" in known:
         raise SystemExit(f"--{' --'.join(ways)}: --backend {args.backend} is a service, which trains in its own way; leave it out, or use --backend local")
-    given = {"device": args.device, "base_url": args.base_url, "revision": revision if "revision" in known else None}
+    memory = getattr(args, "vllm_memory", None)  # of the scripts that sample
+    if memory and "vllm_memory" not in known:
+        raise SystemExit(f"--vllm-memory {memory}: --backend {args.backend} has no vLLM; leave it out, or use --backend vllm")
+    given = {"device": args.device, "base_url": args.base_url, "vllm_memory": memory, "revision": revision if "revision" in known else None}
     return {name: value for name, value in given.items() if value} | ways

@@ -45,6 +45,17 @@ _engines = weakref.WeakSet()
 # the engine
 
 
+def check_request(n: int, params: SamplingParams, tokenizer):
+    """ValueError if n samples can't be drawn with these parameters."""
+    if n < 1 or params.max_tokens < 1:
+        raise ValueError(f"n and max_tokens must be at least 1, not {n} and {params.max_tokens}")
+    if not (params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= -1):
+        got = f"{params.temperature}, {params.top_p} and {params.top_k}"
+        raise ValueError(f"temperature must be >= 0, top_p in (0, 1] and top_k >= -1 (0 and -1 mean off), not {got}")
+    if params.stop_strings and (tokenizer is None or not all(params.stop_strings)):
+        raise ValueError("stop strings must not be empty, and need a model with a tokenizer")
+
+
 @dataclass(eq=False)
 class Request:
     """Something that a caller waits for: n samples of a prompt, the log-probabilities of a sequence, or a job of the trainer."""
@@ -130,13 +141,7 @@ class Engine:
 
         Generation also ends, with reason "length", where the model can't read further (max_position_embeddings).
         """
-        if n < 1 or params.max_tokens < 1:
-            raise ValueError(f"n and max_tokens must be at least 1, not {n} and {params.max_tokens}")
-        if not (params.temperature >= 0 and 0 < params.top_p <= 1 and params.top_k >= -1):
-            got = f"{params.temperature}, {params.top_p} and {params.top_k}"
-            raise ValueError(f"temperature must be >= 0, top_p in (0, 1] and top_k >= -1 (0 and -1 mean off), not {got}")
-        if params.stop_strings and (self.tokenizer is None or not all(params.stop_strings)):
-            raise ValueError("stop strings must not be empty, and need a model with a tokenizer")
+        check_request(n, params, self.tokenizer)
         return await self._ask(kind="sample", chunks=list(chunks), n=n, params=params)
 
     async def logprobs(self, chunks: list) -> np.ndarray:

@@ -79,12 +79,12 @@ def usable(free: int, total: int) -> int:
     return min(free, int(share * total))
 
 
-def planned(model: Model, compile, recompute) -> int:
-    """How many positions are trained at once on a GPU. Says what that will take."""
+def planned(model: Model, compile, recompute, reserved: int = 0) -> int:
+    """How many positions are trained at once on a GPU, of which `reserved` bytes are for something else. Says what that will take."""
     fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
     here = sum(p.numel() * p.element_size() for p in model.net.parameters())
     free, total = torch.cuda.mem_get_info(model.device)
-    free = usable(free + here, total)
+    free = usable(free + here, total) - reserved
     positions = fitting_positions(fixed, each, free)
     print(f"GPU memory, estimated: {fixed / 2**30:.1f} GiB for weights, gradients, optimizer and head, "
           f"{positions * each / 2**30:.1f} GiB for {positions} positions at once, of {free / 2**30:.1f} GiB", flush=True)  # fmt: skip

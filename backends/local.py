@@ -341,11 +341,12 @@ async def create_trainer(base_model, rank: int = 0, seed: int = 0, **options) ->
 
 
 def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, lora_alpha: int = 32, device="auto", dtype="auto",
-                  revision=None, micro_positions: int = 0, adapter=None, compile=False, recompute=False, **engine) -> Trainer:
+                  revision=None, micro_positions: int = 0, adapter=None, compile=False, recompute=False, make=None, reserved=0, **engine) -> Trainer:
     """train_vision: whether the vision tower is trained, too (None: with rank 0 only; frozen, each picture passes it once).
 
     device, dtype, revision: see `load_model`. micro_positions: padded size of what is trained at once (0: 8192, on a GPU what fits, up to
-    16384). compile, recompute: see gpu.py. engine: options of `Engine`.
+    16384). compile, recompute: see gpu.py. engine: options of `Engine`. make: another sampler, made of the model and these options, for which
+    `reserved` bytes of the GPU are left alone.
     """
     if rank < 0:
         raise SystemExit(f"rank {rank}: use 0 for all weights, or the rank of a LoRA")
@@ -363,8 +364,8 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
         peft = load_adapter(model, adapter, trainable=True) if adapter else add_adapter(model, rank, lora_alpha, seed)
     if compile or recompute:
         wrap_layers(model, compile, recompute)
-    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
-    engine = make_engine(model, **engine)
+    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute, reserved))
+    engine = (make or make_engine)(model, **engine)
     return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions)
 
 
@@ -392,15 +393,15 @@ async def load_trainer(state_path, with_optimizer: bool = True, *, base_model=No
     return trainer
 
 
-async def create_sampler(base_model, sampler_path=None, *, device="auto", dtype="auto", revision=None, **engine) -> Engine:
+async def create_sampler(base_model, sampler_path=None, *, device="auto", dtype="auto", revision=None, make=None, **engine) -> Engine:
     """A sampler on a Hugging Face folder, hub id or adapter folder; `sampler_path`: what save_weights_for_sampler (or save_state) wrote."""
-    path = find_folder(sampler_path or base_model)
+    make, path = make or make_engine, find_folder(sampler_path or base_model)
     adapter = adapter_config(path)
     if not adapter:
-        return make_engine(load_model(path, device=device, dtype=dtype, revision=revision), **engine)
+        return make(load_model(path, device=device, dtype=dtype, revision=revision), **engine)
     model = load_model(base_model if sampler_path else adapter["base_model_name_or_path"], device=device, dtype=dtype, revision=revision)
     load_adapter(model, path, trainable=False)
-    return make_engine(model, **engine)
+    return make(model, **engine)
 
 
 def make_engine(model: Model, **options) -> Engine:

@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import statistics
 
-from common import finish, random_model, release, show, timed
+from common import finish, make_model, release, show, timed
 
 
 async def episode(engine, number: int) -> int:
@@ -33,6 +33,7 @@ async def episode(engine, number: int) -> int:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen2.5-0.5b")
+    parser.add_argument("--model", help="a model folder, in place of random weights of --shape")
     parser.add_argument("--episodes", type=int, default=64)
     parser.add_argument("--alone", type=int, default=8, help="episodes played one after another")
     parser.add_argument("--rounds", type=int, default=3)
@@ -42,7 +43,7 @@ def main():
     results = {}
     for way in ("together", "together, nothing kept", "one after another", "together, transformers' forward"):
         release()
-        engine = Engine(random_model(args.shape), fused="forward" not in way, cache_tokens=0 if "nothing" in way else 200_000)
+        engine = Engine(make_model(args.shape, args.model), fused="forward" not in way, cache_tokens=0 if "nothing" in way else 200_000)
         count, played = args.alone if "one after" in way else args.episodes, []
 
         async def play(engine=engine, count=count, played=played, together="one after" not in way):

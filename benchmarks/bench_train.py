@@ -10,9 +10,10 @@ keeps weights and optimizer in bfloat16 and all logits in memory. MFU = (6 N + 6
 
 import argparse
 import asyncio
+import functools
 import statistics
 
-from common import finish, peak_gib, random_net, random_trainer, rates, release, show, timed
+from common import attempt, finish, make_net, make_trainer, peak_gib, rates, timed
 
 
 def mfu(net, args, seconds: list) -> float:
@@ -27,7 +28,7 @@ def ours(args, **options):
     from backends import AdamParams
     from protocol import Datum, TextChunk
 
-    trainer = random_trainer(args.shape, **options)
+    trainer = make_trainer(args.shape, args.model, **options)
     random, data = np.random.default_rng(0), []
     for _ in range(args.sequences):
         ids = random.integers(0, trainer.model.vocab_size, args.length + 1)
@@ -51,7 +52,7 @@ def ours(args, **options):
 def peer(args):
     import torch
 
-    net = random_net(args.shape)
+    net = make_net(args.shape, args.model)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
     ids = torch.randint(0, net.config.vocab_size, (args.sequences, args.length + 1), device=net.device)
 
@@ -70,6 +71,7 @@ def peer(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen2.5-0.5b")
+    parser.add_argument("--model", help="a model folder, in place of random weights of --shape")
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=6)
@@ -79,10 +81,9 @@ def main():
     args = parser.parse_args()
     results = {}
     for way in args.ways:
-        release()
         options = {"compile": "compile" in way, "recompute": "recompute" in way, "micro_positions": args.micro_positions}
-        results[way] = peer(args) if way == "transformers" else ours(args, **options)
-        show(f"{way}, {args.sequences} x {args.length}", results[way])
+        play = functools.partial(peer, args) if way == "transformers" else functools.partial(ours, args, **options)
+        attempt(results, way, lambda way=way, play=play: {f"{way}, {args.sequences} x {args.length}": play()})
     finish("train", args, results)
 
 

@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: models of a known shape with random weights (nothing is downloaded), and what is printed."""
+"""Shared by the benchmarks: a model folder (--model), or random weights of a known shape (--shape; nothing is downloaded); what is printed."""
 
 import json
 import statistics
@@ -18,6 +18,33 @@ SHAPES = {  # transformers' Qwen2Config; "tiny" is for trying a benchmark out
              "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": True},
 }  # fmt: skip
 
+QUESTIONS = """Why does bread rise, and what happens if the yeast is left out?
+Write a Python function that returns the second largest number of a list.
+How long does light take from the Sun to Neptune?
+Name three ways to store a graph in memory, with what each is good for.
+A train leaves at 9:40 and arrives at 13:05. How long was the journey?
+Explain to a child what a shadow is.
+Which is larger, 7/12 or 5/9? Show the steps.
+Write an SQL query for the ten customers with the most orders last year.
+What does it mean that a star is a white dwarf?
+Turn this into a haiku: the bus was late again and it rained.
+List the steps for changing a bicycle tube.
+What is wrong with `for i in range(len(x)): x.remove(x[i])`?
+Describe a kitchen of the year 1850 in five sentences.
+How would you find out whether a coin is fair?
+Compare merge sort and quicksort for data that does not fit in memory.
+Suggest a name for a cat that sleeps on books, and say why.""".splitlines()
+
+
+def chat_prompts(folder: str, count: int) -> list:
+    """Token ids of the questions, as the folder's chat template renders them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    asked = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    lines = [tokenizer.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in asked]
+    return [tokenizer(lines[i % len(lines)], add_special_tokens=False).input_ids for i in range(count)]
+
 
 def device_name():
     import torch
@@ -25,42 +52,45 @@ def device_name():
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
-def random_net(shape: str):
-    """transformers' model with weights from seed 0; bfloat16 on a GPU, float32 on a CPU."""
+def make_net(shape: str, folder=None):
+    """transformers' model of a folder, or with weights from seed 0; bfloat16 on a GPU, float32 on a CPU."""
     import torch
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    if folder:
+        return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa").to(device).eval()
     rope = {"rope_type": "default", "rope_theta": 1000000.0}
     config = transformers.Qwen2Config(**SHAPES[shape], rope_parameters=rope, pad_token_id=0, eos_token_id=None, bos_token_id=None)
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     with torch.device(device):
-        net = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+        net = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     for module in net.modules():  # biases of zero would hide mistakes
         if isinstance(module, torch.nn.Linear) and module.bias is not None:
             torch.nn.init.normal_(module.bias, std=0.1)
     return net.to(device).eval()
 
 
-def random_model(shape: str):
+def make_model(shape: str, folder=None):
     from backends.model import Model
 
-    net = random_net(shape)
-    return Model(net, tempfile.mkdtemp(), device=net.device)  # an empty folder: there is no tokenizer
+    net = make_net(shape, folder)
+    return Model(net, folder or tempfile.mkdtemp(), device=net.device)  # an empty folder: there is no tokenizer
 
 
-def random_trainer(shape: str, compile=False, recompute=False, micro_positions=0, **engine):
-    """A Trainer on such a model, all weights trained."""
+def make_trainer(shape: str, folder=None, compile=False, recompute=False, micro_positions=0, make=None, **engine):
+    """A Trainer on such a model, all weights trained. make: another sampler than Engine, made of the model and `engine`."""
     from backends.engine import Engine
     from backends.gpu import planned, wrap_layers
     from backends.local import Trainer
 
-    model = random_model(shape)
+    model = make_model(shape, folder)
     if compile or recompute:
         wrap_layers(model, compile, recompute)
     micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
-    return Trainer(model, Engine(model, **engine), base_model=model.name, rank=0, seed=0, micro_positions=micro_positions)
+    return Trainer(model, (make or Engine)(model, **engine), base_model=model.name, rank=0, seed=0, micro_positions=micro_positions)
 
 
 def release():
@@ -101,7 +131,24 @@ def rates(tokens: int, seconds: list) -> dict:
     return {"tok_s": round(statistics.mean(found)), "min": round(min(found)), "max": round(max(found)), "n": len(found)}
 
 
+def attempt(results: dict, name: str, function):
+    """function() -> {name: result}, into `results`. A way that fails is told and leaves the others alone."""
+    import traceback
+
+    release()
+    try:
+        found = function()
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        found = {name: {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}}
+    for kind, result in found.items():
+        results[kind] = result
+        show(kind, result)
+
+
 def show(name: str, result: dict):
+    if "failed" in result:
+        return print(f"{name:<44}failed: {result['failed']}", flush=True)
     print(f"{name:<44}" + "  ".join(f"{key} {value:,.4g}" if isinstance(value, float) else f"{key} {value:,}" for key, value in result.items()), flush=True)
 
 
