@@ -4,6 +4,8 @@
 # question: does GRPO through the tool loop raise a 0.5 B agent's accuracy over its cold start, and does it do so by looking where it matters?
 # varies: SFT against SFT and GRPO; then the same weights without looking, and looking anywhere
 # prediction: +5 points or more on synthetic spectra, looks at deciding windows from a half to three quarters; less on templates of real stars
+# measured: not run yet
+# reconciled: not run yet
 #
 #   LANGUAGE=Qwen/Qwen2.5-Coder-0.5B-Instruct bash experiments/spec_o3/graft.sh         # one GPU; or a local folder
 #   SPECTRA=DIR bash experiments/spec_o3/graft.sh      # also learns and is tested on noisy draws from star templates (Redrock's FITS files)
