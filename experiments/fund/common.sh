@@ -39,7 +39,7 @@ else
     rl_flags=(--temperature 1 --grad-clip 1)
 fi
 tag=${TAG:-$(basename "$model")}
-: "${DEV:=512}" "${TOKENS:=160}" # the seed gave a reply 200 tokens, later 350; the demonstrations need 103 at most (tokens of Qwen2.5)
+: "${DEV:=768}" "${TOKENS:=160}" # the seed gave a reply 200 tokens, later 350; the demonstrations need 103 at most (tokens of Qwen2.5)
 sizes=(--max-tokens "$TOKENS" --max-seq-len 2048)
 
 # data NAME FLAGS...: a data set; the same seed everywhere, so that rows of the same id pair up.
