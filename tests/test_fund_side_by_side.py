@@ -112,6 +112,22 @@ def test_at_the_end_of_the_time_a_run_is_asked_to_save_and_goes_on_next_time(pla
     assert (place / "order").read_text().splitlines()[1:] == ["--resume runs/a", "--run-name b"]
 
 
+def test_ctrl_c_asks_each_run_to_save(place, monkeypatch, capsys):
+    """Once: the second signal would end it at once."""
+    real = side_by_side.wait
+
+    def interrupted(pids, seconds):
+        if (place / "order").exists() and not (place / "seen").exists():
+            (place / "seen").touch()
+            raise KeyboardInterrupt
+        return real(pids, seconds)
+
+    monkeypatch.setattr(side_by_side, "wait", interrupted)
+    begun = time.monotonic()
+    assert side_by_side.run_all([job("a", more=["--slow"]), job("b", "runs/a")], 2, 0, begun) == 0 and time.monotonic() - begun < 20
+    assert "stopping\ncut off, the next call goes on: runs/a" in capsys.readouterr().out
+
+
 def test_what_can_not_be_finished_is_not_begun(place):
     """Each takes 0.2 s at least, so 40 of them don't fit into 2 s, and none is cut off."""
     jobs = [job(f"r{i:02d}") for i in range(40)]
