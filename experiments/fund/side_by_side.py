@@ -187,7 +187,8 @@ def stop(pids, patience=30):
             os.kill(pid, sent)
         until = time.monotonic() + seconds
         while pids and time.monotonic() < until:
-            pids = [pid for pid in pids if pid not in wait(pids, 0.2)]
+            ended = wait(pids, 0.2)  # each can be waited for once
+            pids = [pid for pid in pids if pid not in ended]
 
 
 def run_all(jobs, count, budget, begun):
