@@ -46,4 +46,4 @@ def print_table(report):
     lines.append(("tool calls", f"{report['tool_calls']}, {report['tool_successes']} good; {report['parse_errors']} malformed actions"))
     lines.append(("finish reasons", ", ".join(f"{name} {count}" for name, count in report["finish_reasons"].items())))
     for name, text in lines:
-        print(f"{name:28}{text}")
+        print(f"{name:27} {text}")

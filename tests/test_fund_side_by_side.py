@@ -104,12 +104,29 @@ def test_a_failure_stops_only_what_needs_it(place, capsys):
 
 
 def test_at_the_end_of_the_time_a_run_is_asked_to_save_and_goes_on_next_time(place, capsys):
-    jobs = [job("a", more=["--slow"]), job("b", "runs/a")]
+    jobs = [job("a", more=["--slow"]), job("b", "runs/a"), job("c", more=["--slow"])]
     begun = time.monotonic()
     assert side_by_side.run_all(jobs, 2, 3, begun) == 0 and time.monotonic() - begun < 20
-    assert "cut off, the next call goes on: runs/a" in capsys.readouterr().out
-    assert side_by_side.run_all(jobs, 2, 0, time.monotonic()) == 0
-    assert (place / "order").read_text().splitlines()[1:] == ["--resume runs/a", "--run-name b"]
+    said = capsys.readouterr().out
+    assert all(f"cut off, the next call goes on: runs/{name}" in said for name in "ac"), "two that end together: each can be waited for once"
+    assert side_by_side.run_all(jobs, 1, 0, time.monotonic()) == 0
+    assert (place / "order").read_text().splitlines()[2:] == ["--resume runs/a", "--run-name b", "--resume runs/c"]
+
+
+def test_ctrl_c_asks_each_run_to_save(place, monkeypatch, capsys):
+    """Once: the second signal would end it at once."""
+    real = side_by_side.wait
+
+    def interrupted(pids, seconds):
+        if (place / "order").exists() and not (place / "seen").exists():
+            (place / "seen").touch()
+            raise KeyboardInterrupt
+        return real(pids, seconds)
+
+    monkeypatch.setattr(side_by_side, "wait", interrupted)
+    begun = time.monotonic()
+    assert side_by_side.run_all([job("a", more=["--slow"]), job("b", "runs/a")], 2, 0, begun) == 0 and time.monotonic() - begun < 20
+    assert "stopping\ncut off, the next call goes on: runs/a" in capsys.readouterr().out
 
 
 def test_what_can_not_be_finished_is_not_begun(place):

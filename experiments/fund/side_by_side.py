@@ -129,6 +129,7 @@ def fork(function, log):
         return pid
     code = 1
     try:
+        os.setpgid(0, 0)  # Ctrl-C is for the parent, which asks each child once: a second time would end it without saving
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, path, mode in ((0, os.devnull, os.O_RDONLY), (1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)):
             os.dup2(os.open(path, mode, 0o644), number)
@@ -186,7 +187,8 @@ def stop(pids, patience=30):
             os.kill(pid, sent)
         until = time.monotonic() + seconds
         while pids and time.monotonic() < until:
-            pids = [pid for pid in pids if pid not in wait(pids, 0.2)]
+            ended = wait(pids, 0.2)  # each can be waited for once
+            pids = [pid for pid in pids if pid not in ended]
 
 
 def run_all(jobs, count, budget, begun):
@@ -218,17 +220,24 @@ def run_all(jobs, count, budget, begun):
             took.setdefault(job.stage, []).append(seconds)
             print(f"{time.monotonic() - begun:4.0f} s  {job.makes} ({seconds:.0f} s)  {told(job)}".rstrip(), flush=True)
 
-    while pending or running:
+    def turn():
+        """One look around. False: nothing more can be begun or waited for."""
         left = budget - (time.monotonic() - begun) if budget else float("inf")
         if left <= 0:
-            break
+            return False
         for job in [*pending]:
             if len(running) < count and ready(job, left):
                 pending.remove(job)
                 running[start(job, forks)] = (job, time.monotonic())
-        if not running:  # all that is left waits for what failed, or would take too long
-            break
-        settle(wait(list(running), 1))
+        if running:
+            settle(wait(list(running), 1))
+        return bool(running or any(ready(job, left) for job in pending))  # what is left may wait for what failed, or take too long
+
+    try:
+        while turn():
+            pass
+    except KeyboardInterrupt:
+        print("stopping", flush=True)
     cut = [job for job, _ in running.values()]
     stop(list(running))
     for job in cut:
@@ -310,6 +319,7 @@ def main(argv=None):
     os.environ.setdefault("TOOLGRAD_GPU_SHARE", f"{0.9 / args.jobs:.3f}")
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # so that asking whether there is a GPU doesn't start its driver
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the children are asked to save
     return int(run_all(jobs, args.jobs, args.budget, begun) > 0)
 
 
