@@ -11,7 +11,7 @@ set -uo pipefail
 list=$(realpath "${1:?usage: bash experiments/side_by_side.sh LIST}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 JOBS=${JOBS:-6} BUDGET=${BUDGET:-0} GRACE=${GRACE:-15}
-export PYTHON=${PYTHON:-.venv/bin/python}
+export PYTHON=${PYTHON:-.venv/bin/python} OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} # threads of each process, which are many
 name=$(basename "${list%.*}") logs=logs/$(basename "${list%.*}")
 mkdir -p "$logs" outputs
 rm -f "$logs"/*.rc

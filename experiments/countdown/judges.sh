@@ -35,6 +35,6 @@ for name in v1 v3 v3-free; do
         --data $files/rl/bench_test.jsonl --samples "$SAMPLES" --pass-at "$([ "$SAMPLES" = 64 ] && echo 1,8,64 || echo "1,$SAMPLES")" --temperature 1 "${sizes[@]}"
 done
 if part report; then
-    "$PYTHON" analysis.py cross --by-task outputs/judges-{v1,v3,v3-free}
+    "$PYTHON" analysis.py cross --by-task $(ls -d outputs/judges-{v1,v3,v3-free} 2> /dev/null)
     "$PYTHON" analysis.py solved outputs/judges-v1 outputs/judges-v3
 fi

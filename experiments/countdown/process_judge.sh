@@ -25,6 +25,6 @@ for judge in v1 v2 v2.1; do
         --data $data/countdown/rl/bench_test.jsonl --samples "$SAMPLES" --pass-at "1,$SAMPLES" --temperature 1 --concurrency 256 "${sizes[@]}"
 done
 if part report; then
-    "$PYTHON" analysis.py curves runs/process-{v1,v2,v2.1} --keys 'reward/correct,reward/false_claim,reward/wrong_steps,reward/repeats'
-    "$PYTHON" analysis.py cross --by-task outputs/process-{v1,v2,v2.1}
+    "$PYTHON" analysis.py curves $(ls -d runs/process-{v1,v2,v2.1} 2> /dev/null) --keys 'reward/correct,reward/false_claim,reward/wrong_steps,reward/repeats'
+    "$PYTHON" analysis.py cross --by-task $(ls -d outputs/process-{v1,v2,v2.1} 2> /dev/null)
 fi

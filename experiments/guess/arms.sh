@@ -47,7 +47,7 @@ if part data; then
     [ "$CARELESS" = 0 ] || sft "$TAG-start" "$model" sft-careless "${START_EPOCHS:-2}" "$SFT_BATCH"
 fi
 start=$model
-[ "$CARELESS" = 0 ] || start=$(ls -d runs/"$TAG"-start/checkpoints/*/sampler | tail -1) # an ordinary model folder
+[ "$CARELESS" = 0 ] || [ "${PART:-}" = report ] || start=$(ls -d runs/"$TAG"-start/checkpoints/*/sampler | tail -1) # an ordinary model folder
 
 if part start; then
     evaluate start --model-path "$start"
