@@ -6,6 +6,7 @@ The shipped models/tiny-vlm: three stages on one H200, 16 cores (7, 4, 3.5 minut
     python pretrain.py tiny-vlm $gpu --objects 100000 --steps 2800 --text-weight 0 --out models/tiny-1
     python pretrain.py tiny-vlm $gpu --init models/tiny-1 --seed 1 --objects 25000 --manuals 20000 --steps 1000 --learning-rate 1e-3 --text-weight 0.3 --out models/tiny-2
     python pretrain.py tiny-vlm $gpu --init models/tiny-2 --seed 2 --objects 12000 --manuals 15000 --steps 1000 --learning-rate 1.5e-3 --out models/tiny-vlm
+Several GPUs: torchrun --nproc-per-node 2 pretrain.py tiny-vlm ..., the same update; each rank draws all pictures itself, with its own --workers.
 Side by side from the start (one command, --steps 2800) it writes better and sees worse: a window that decides is read right in 80 % instead of 91 %.
 
 The result is an ordinary Hugging Face folder (Qwen3-VL architecture, its own small tokenizer, chat template, image processor):
@@ -29,6 +30,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from backends import parallel
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")  # one token each, but ordinary text
@@ -336,12 +339,23 @@ def text_loss(model, pool, chosen, device):
     return torch.nn.functional.cross_entropy(model.lm_head(hidden[:, :-1][trained]).float(), tokens[:, 1:][trained])
 
 
+def share(pool, chosen):
+    """What part of the chosen conversations' trained tokens this rank has: means of parts, weighed by it, add up to the mean of the whole."""
+    rank, ranks = parallel.world()
+    counts = pool["trained"][chosen.to(pool["trained"].device)][:, 1:].sum(1)
+    return (counts[rank::ranks].sum() / counts.sum()).item() if ranks > 1 else 1.0
+
+
 def tiny_vlm(args):
     import multiprocessing
 
     import torch
     from transformers import AutoModelForImageTextToText, AutoTokenizer
 
+    rank, ranks = parallel.join(args)
+    args.device = parallel.local_device() if args.device == "cuda" and ranks > 1 else args.device
+    if args.batch_size // 8 < ranks > 1:
+        raise SystemExit(f"--batch-size {args.batch_size}: {ranks} ranks need {8 * ranks} at least, so that each has a manual")
     size = tuple(args.picture_size)
     grid = size[1] // (PATCH * MERGE), size[0] // (PATCH * MERGE)
     torch.manual_seed(args.seed)
@@ -377,18 +391,26 @@ def tiny_vlm(args):
                 group["lr"] = rate
             shift = tuple(torch.randint(-args.jitter, args.jitter + 1, (2,)).tolist())  # a picture seen often is not to be known by heart
             with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device != "cpu"):
-                written = text_loss(model, texts, torch.randint(args.manuals, (max(1, args.batch_size // 8),)), args.device) if texts else torch.zeros(())
-                logits, targets = forward_answers(model, take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
-            loss = torch.nn.functional.cross_entropy(logits.float(), targets)
+                manuals = torch.randint(args.manuals, (max(1, args.batch_size // 8),)) if texts else None  # the same on every rank
+                chosen = torch.randint(ready, (args.batch_size,))
+                written = text_loss(model, texts, manuals[rank::ranks], args.device) * share(texts, manuals) if texts else torch.zeros(())
+                logits, targets = forward_answers(model, take(pool, chosen[rank::ranks], shift), args.device)
+            loss = torch.nn.functional.cross_entropy(logits.float(), targets) * share(pool, chosen)
             (loss + args.text_weight * written.to(loss.device)).backward()
+            if ranks > 1:
+                parallel.sum_gradients(list(model.parameters()))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             if (step + 1) % max(1, args.steps // 20) == 0:
-                report = {"step": step + 1, "loss": round(loss.item(), 4), "text": round(written.item(), 4), "objects": ready, "seconds": round(time.time() - started, 1)}
+                loss, written = (parallel.total(value.item(), args.device) for value in (loss, written))
+                if rank:  # only the first looks at the model, and writes
+                    continue
+                report = {"step": step + 1, "loss": round(loss, 4), "text": round(written, 4), "objects": ready, "seconds": round(time.time() - started, 1)}
                 log.append(report | evaluate(model, test_pool, facts, tokenizer, args.device))
                 print(json.dumps(log[-1]), flush=True)
                 save(model, tokenizer, args, log)
+    parallel.leave()
     print(f"saved {args.out} after {time.time() - started:.0f} s")
 
 

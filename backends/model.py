@@ -294,6 +294,10 @@ class Model:
             positions[:, i, : len(flat)] = flat.positions
             # The padding counts on: transformers takes positions that start anew for a second sequence, and then uses slow explicit masks
             positions[:, i, len(flat) :] = flat.positions.max() + 1 + torch.arange(longest - len(flat))
+        whole = functools.partial(self._score, flats, ids, positions, goal, mask, temperature, grad)
+        return self.net(whole) if hasattr(self.net, "unshard") else whole()  # see sharded.py
+
+    def _score(self, flats, ids, positions, goal, mask, temperature, grad):
         with torch.set_grad_enabled(grad):
             pictures = [chunk for flat in flats for _, chunk in flat.pictures]
             hidden = self.hidden(torch.from_numpy(ids).to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
@@ -340,10 +344,11 @@ def micro_batches(lengths: list[int], budget: int) -> list[list[int]]:
 # loading
 
 
-def check_device(device):
-    """SystemExit with one line if torch can't compute on `device`."""
+def check_device(device) -> torch.device:
+    """"auto": a GPU if there is one; "cuda": the GPU of this rank. SystemExit with one line if torch can't compute there."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
-        torch.zeros(1, device=device)
+        return torch.zeros(1, device=parallel.local_device() if device == "cuda" else device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SystemExit(f"--device {device}: torch can't use it here ({str(error).splitlines()[0].rstrip('.')}); --device cpu always works") from None
 
@@ -358,10 +363,8 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
 
     logging.disable_progress_bar()
     name = str(name)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    device = parallel.local_device() if device == "cuda" else device
-    check_device(device)
-    dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
+    device = check_device(device)
+    dtype = ("float32" if device.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     check_model_name(name)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)

@@ -50,17 +50,27 @@ def random_model(shape: str):
     return Model(net, tempfile.mkdtemp(), device=net.device)  # an empty folder: there is no tokenizer
 
 
-def random_trainer(shape: str, compile=False, recompute=False, micro_positions=0, **engine):
-    """A Trainer on such a model, all weights trained."""
+def random_trainer(shape: str, compile=False, recompute=False, micro_positions=0, fsdp=False, **engine):
+    """A Trainer on such a model, all weights trained; fsdp: split over the ranks (torchrun)."""
+    from backends import parallel
     from backends.engine import Engine
     from backends.gpu import planned, wrap_layers
     from backends.local import Trainer
 
-    model = random_model(shape)
+    model, sharded = random_model(shape), None
     if compile or recompute:
         wrap_layers(model, compile, recompute)
-    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
-    return Trainer(model, Engine(model, **engine), base_model=model.name, rank=0, seed=0, micro_positions=micro_positions)
+    if fsdp:
+        from backends import sharded
+        from backends.model import Model
+
+        place = model.device
+        model = Model(model.net.to("cpu"), model.name)
+        release()
+        sharded.shard(model, place)
+        engine["fused"] = False
+    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute, parallel.world()[1] if fsdp else 1))
+    return Trainer(model, Engine(model, **engine), base_model=model.name, rank=0, seed=0, micro_positions=micro_positions, sharded=sharded)
 
 
 def release():
