@@ -40,9 +40,9 @@ def add_flags(parser):
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
     parser.add_argument("--base-url", type=service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the layers: faster after the first steps, on a GPU")
-    parser.add_argument("--recompute", action="store_true", help="keep only the inputs of layers, make the rest again: slower, a tenth of the memory")
-    parser.add_argument("--fsdp", action="store_true", help="split weights and optimizer over the ranks of torchrun (all weights, --rank 0)")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=False, help="torch.compile the layers: faster after the first steps, on a GPU")
+    parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=False, help="keep only the inputs of layers, make the rest again: slower, a tenth of the memory")
+    parser.add_argument("--fsdp", action=argparse.BooleanOptionalAction, default=False, help="split weights and optimizer over the ranks of torchrun (all weights, --rank 0)")
 
 
 def service_url(text):

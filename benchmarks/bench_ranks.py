@@ -6,8 +6,9 @@
 Random weights from seed 0, all of them trained. Each way runs in processes of its own (torchrun). Rates are those of the whole job, over the
 time of the slowest rank; efficiency = (rate of n ranks / rate of one) / n. rollouts: prompts of 40 tokens, sampled with log-probabilities.
 rl: the same rollouts, rewards drawn at random, loss ppo, one update; its phases are those of rank 0, and "wait" is what it waits for the
-others' rollouts. fsdp: the training step with weights and state split over the ranks; its peak and its losses stand beside those of "sft".
-losses of several ranks against one: the largest relative difference over the steps.
+others' rollouts. ppo: updates of RL on the sequences of sft (given tokens, random advantages), to compare one rank with several. fsdp: the
+training step with weights and state split over the ranks; its peak, losses and norms stand beside those of sft. loss_gap, norm_gap: several
+ranks against one, the largest difference over the steps, relative to the largest value.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import time
 
 from common import finish, peak_gib, random_trainer, release, show
 
-WAYS = ("sft", "rollouts", "rl", "fsdp")
+WAYS = ("sft", "ppo", "rollouts", "rl", "fsdp")
 MARK = "RESULT "
 
 
@@ -37,20 +38,27 @@ def training_data(args, vocabulary, rank, ranks):
     return [Datum([TextChunk(tuple(row[:-1].tolist()))], row[1:], weights, None, None) for row in ids[rank::ranks]]
 
 
-async def sft(args, trainer, rank, ranks, rounds):
-    """[{step_s, loss}]"""
+async def sft(args, trainer, rank, ranks, rounds, loss="cross_entropy"):
+    """[{step_s, loss, norm}]"""
+    import numpy as np
+
     from backends import AdamParams, parallel
 
     data, steps = training_data(args, trainer.model.vocab_size, rank, ranks), []
+    if loss == "ppo":
+        advantages = np.random.default_rng(1).normal(size=args.sequences).astype(np.float32)[rank::ranks]
+        scored = await trainer.forward(data)
+        for datum, old, advantage in zip(data, scored.logprobs, advantages):
+            datum.logprobs, datum.advantages = old, np.full_like(old, advantage)
     for _ in range(rounds):
         await parallel.gather(None)
         begun = time.perf_counter()
-        forward = asyncio.ensure_future(trainer.forward_backward(data))
+        forward = asyncio.ensure_future(trainer.forward_backward(data, loss))
         update = asyncio.ensure_future(trainer.optim_step(AdamParams(1e-4, grad_clip_norm=1.0)))
-        loss, _ = (await forward).metrics["loss_sum"], await update
+        mine, norm = (await forward).metrics["loss_sum"], (await update)["grad_norm"]
         seconds = time.perf_counter() - begun  # optim_step has read the norm, so the GPU is done but for the optimizer
-        heard = await parallel.gather((seconds, loss))
-        steps.append({"step_s": max(s for s, _ in heard), "loss": sum(loss for _, loss in heard)})
+        heard = await parallel.gather((seconds, mine))
+        steps.append({"step_s": max(s for s, _ in heard), "loss": sum(part for _, part in heard), "norm": norm})
     return steps
 
 
@@ -97,14 +105,15 @@ async def measure(args, way):
     rank, ranks = parallel.world()
     release()
     trainer = random_trainer(args.shape, compile=args.compile, fsdp=way == "fsdp")
-    play = {"sft": sft, "fsdp": sft, "rl": rl}.get(way) or (lambda *inputs: rl(*inputs, learn=False))
-    steps = await play(args, trainer, rank, ranks, args.warm + args.rounds)
+    play, how = {"rl": (rl, True), "rollouts": (rl, False), "ppo": (sft, "ppo")}.get(way, (sft, "cross_entropy"))
+    steps = await play(args, trainer, rank, ranks, args.warm + args.rounds, how)
     timed = steps[args.warm :]
-    found = {name: statistics.mean(step[name] for step in timed) for name in timed[0] if name != "loss"}
+    found = {name: statistics.mean(step[name] for step in timed) for name in timed[0] if name.endswith("_s")}
     tokens = args.prompts * args.group * args.tokens if way in ("rl", "rollouts") else args.sequences * args.length
     found |= {"tok_s": tokens / found["step_s"], "step_min": min(s["step_s"] for s in timed), "step_max": max(s["step_s"] for s in timed), "n": len(timed)}
     found |= {"samples_s": args.prompts * args.group / found["step_s"]} if way == "rollouts" else {}
-    found |= {"peak_gib": max(await parallel.gather(peak_gib())), "losses": [step["loss"] for step in steps if "loss" in step]}
+    found |= {"peak_gib": max(await parallel.gather(peak_gib())), "losses": [step["loss"] for step in steps if "loss" in step],
+              "norms": [step["norm"] for step in steps if "norm" in step]}  # fmt: skip
     trainer.close()
     return found
 
@@ -163,9 +172,9 @@ def main():
             alone = found[first].get("sft" if way == "fsdp" else way)
             if alone and ranks != first:
                 result["efficiency"] = result["tok_s"] / alone["tok_s"] * first / ranks
-                pairs = list(zip(result["losses"], alone["losses"]))
-                result |= {"loss_gap": max(abs(a - b) / abs(b) for a, b in pairs)} if pairs else {}
-            show(f"{way}, {ranks} ranks", {name: value for name, value in result.items() if name != "losses"})
+                for name, values in (("loss_gap", "losses"), ("norm_gap", "norms")) if result["losses"] else ():
+                    result[name] = max(abs(a - b) for a, b in zip(result[values], alone[values])) / max(map(abs, alone[values]))
+            show(f"{way}, {ranks} ranks", {name: value for name, value in result.items() if name not in ("losses", "norms")})
     finish("ranks", args, {str(ranks): results for ranks, results in found.items()})
 
 
