@@ -21,7 +21,8 @@ Losses, each a sum over tokens of weight x (old = `Datum.logprobs`, r = exp(logp
 
 On a GPU weights and arithmetic are bfloat16, with float32 master weights, gradient sums and optimizer state (on a CPU all is float32).
 
-Several processes (torchrun) train one model if each brings its own part of a batch: see parallel.py.
+Several processes (torchrun) train one model if each brings its own part of a batch: see parallel.py; sharded.py
+splits the weights over them, too.
 
 Not here: dropout (the model stays in eval mode).
 """
@@ -396,7 +397,7 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
     load = functools.partial(load_model, base_model, dtype=dtype, train_vision=train_vision, revision=revision)
     model = load(device="cpu" if fsdp else device)
     if fsdp and model.pictures and train_vision:
-        raise SystemExit("--fsdp: a vision tower that is trained is not split; add --freeze-vision")
+        raise SystemExit("--fsdp: a vision tower that is trained is not split; use train_sft.py --freeze-vision, or begin from such a run")
     peft = None
     if rank == 0:
         for module in model.vision_modules():

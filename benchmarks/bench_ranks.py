@@ -104,7 +104,7 @@ async def measure(args, way):
 
     rank, ranks = parallel.world()
     release()
-    trainer = random_trainer(args.shape, compile=args.compile, fsdp=way == "fsdp")
+    trainer = random_trainer(args.shape, compile=args.compile, micro_positions=args.micro_positions, fsdp=way == "fsdp")
     play, how = {"rl": (rl, True), "rollouts": (rl, False), "ppo": (sft, "ppo")}.get(way, (sft, "cross_entropy"))
     steps = await play(args, trainer, rank, ranks, args.warm + args.rounds, how)
     timed = steps[args.warm :]
@@ -161,6 +161,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--micro-positions", type=int, default=0, help="trained at once (0: what fits); small ones show what weights and state take")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     args = parser.parse_args()
     if "RANK" in os.environ:
