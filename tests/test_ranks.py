@@ -179,6 +179,17 @@ def test_services_take_one_process(monkeypatch):
         parallel.join(args)
 
 
+def test_ways_of_training_are_passed_on_and_refused_by_services():
+    import backends
+
+    args = types.SimpleNamespace(backend="local", device="cpu", base_url=None, compile=False, recompute=True, fsdp=False)
+    assert backends.options(args, lambda path, **options: None) == {"device": "cpu", "recompute": True}
+    args = types.SimpleNamespace(backend="tinker", device=None, base_url=None, compile=True, recompute=True, fsdp=False)
+    with pytest.raises(SystemExit, match="--compile --recompute: --backend tinker is a service"):
+        backends.options(args, lambda path, base_url=None: None)
+    assert backends.options(types.SimpleNamespace(backend="local", device=None, base_url=None), lambda path: None) == {}, "a script that only samples"
+
+
 def torchrun(script, *flags):
     """As users start it; a launcher file, because the toy task is no file of tasks/."""
     Path("launch.py").write_text(LAUNCH.format(root=str(ROOT), toy=TOY, script=script).replace("; ", "\n"))
