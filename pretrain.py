@@ -8,6 +8,7 @@ The shipped models/tiny-vlm: three stages on one H200, 16 cores (7, 4, 3.5 minut
     python pretrain.py tiny-vlm $gpu --objects 100000 --steps 2800 --text-weight 0 --out models/tiny-1
     python pretrain.py tiny-vlm $gpu --init models/tiny-1 --seed 1 --objects 25000 --manuals 20000 --steps 1000 --learning-rate 1e-3 --text-weight 0.3 --out models/tiny-2
     python pretrain.py tiny-vlm $gpu --init models/tiny-2 --seed 2 --objects 12000 --manuals 15000 --steps 1000 --learning-rate 1.5e-3 --out models/tiny-vlm
+Several GPUs: torchrun --nproc-per-node 2 pretrain.py tiny-vlm ..., the same update; each rank draws all pictures itself, with its own --workers.
 Side by side from the start (one command, --steps 2800) it writes better and sees worse: a window that decides is read right in 80 % instead of 91 %.
 
 The result is an ordinary Hugging Face folder (tiny: Qwen3-VL architecture with its own small tokenizer; graft: Qwen2-VL with the language
@@ -37,6 +38,7 @@ from pathlib import Path
 import numpy as np
 
 import lessons
+from backends import parallel
 from checkpoints import check_model_name
 from lessons import INK, MERGE, WHITE
 
@@ -199,7 +201,7 @@ def tiny_vlm(args, workers):
 
 def graft_vlm(args, workers):
     tokenizer, model = graft(args.language, args.layers, args.width)
-    tokenizer.save_pretrained(args.out)  # the workers read it there
+    tokenizer.save_pretrained(args.out)  # the workers read it there; every rank writes the same
     size = tuple(args.picture_size)
     grid = size[1] // (GRAFT_PATCH * MERGE), size[0] // (GRAFT_PATCH * MERGE)
     job = functools.partial(encoded, seed=args.seed, size=size, grid=grid, tokenizer=args.out)
@@ -209,11 +211,18 @@ def graft_vlm(args, workers):
     train(args, tokenizer, model, graft_groups(model, tokenizer, args), held_out, made, texts, "qwen_json")
 
 
+def share(pool, chosen):
+    """What part of the chosen conversations' trained tokens this rank has: means of parts, weighed by it, add up to the mean of the whole."""
+    rank, ranks = parallel.world()
+    counts = pool["trained"][chosen.to(pool["trained"].device)][:, 1:].sum(1)
+    return (counts[rank::ranks].sum() / counts.sum()).item() if ranks > 1 else 1.0
+
+
 def train(args, tokenizer, model, groups, held_out, made, texts, template):
     """held_out: a list, made: an iterator of (pictures, tokens, positions, trained, what it shows); texts: manuals."""
     import torch
 
-    started, size = time.time(), tuple(args.picture_size)
+    (rank, ranks), started, size = parallel.world(), time.time(), tuple(args.picture_size)
     lessons.batch_attention(model)
     longest = max(len(tokens) for _, tokens, *_ in held_out) * 5 // 4 + 64  # room for those still to be drawn
     test_pool, pool, facts = lessons.make_pool(len(held_out), size, args.device, longest), lessons.make_pool(args.objects, size, args.device, longest), [fact for *_, fact in held_out]
@@ -235,20 +244,28 @@ def train(args, tokenizer, model, groups, held_out, made, texts, template):
             group["lr"] = rate
         shift = tuple(torch.randint(-args.jitter, args.jitter + 1, (2,)).tolist())  # a picture seen often is not to be known by heart
         with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device != "cpu"):
-            written = lessons.text_loss(model, texts, torch.randint(args.manuals, (max(1, args.batch_size // 8),)), args.device) if texts else torch.zeros(())
-            logits, targets = lessons.forward_answers(model, lessons.take(pool, torch.randint(ready, (args.batch_size,)), shift), args.device)
-        loss = torch.nn.functional.cross_entropy(logits.float(), targets)
+            manuals = torch.randint(args.manuals, (max(1, args.batch_size // 8),)) if texts else None  # the same on every rank
+            chosen = torch.randint(ready, (args.batch_size,))
+            written = lessons.text_loss(model, texts, manuals[rank::ranks], args.device) * share(texts, manuals) if texts else torch.zeros(())
+            logits, targets = lessons.forward_answers(model, lessons.take(pool, chosen[rank::ranks], shift), args.device)
+        loss = torch.nn.functional.cross_entropy(logits.float(), targets) * share(pool, chosen)
         (loss + args.text_weight * written.to(loss.device)).backward()
+        if ranks > 1:
+            parallel.sum_gradients(trained)
         if torch.nn.utils.clip_grad_norm_(trained, 1.0).isfinite():
             optimizer.step()
         else:
             skipped += 1
         optimizer.zero_grad(set_to_none=True)
         if (step + 1) % max(1, args.steps // 20) == 0:
-            report = {"step": step + 1, "loss": round(loss.item(), 4), "text": round(written.item(), 4), "objects": ready, "skipped": skipped, "seconds": round(time.time() - started, 1)}
+            loss, written = (parallel.total(value.item(), args.device) for value in (loss, written))
+            if rank:  # only the first looks at the model, and writes
+                continue
+            report = {"step": step + 1, "loss": round(loss, 4), "text": round(written, 4), "objects": ready, "skipped": skipped, "seconds": round(time.time() - started, 1)}
             log.append(report | lessons.evaluate(model, test_pool, facts, tokenizer, args.device))
             print(json.dumps(log[-1]), flush=True)
-    save(model, tokenizer, args, log, template)
+    if rank == 0:
+        save(model, tokenizer, args, log, template)
     print(f"saved {args.out} after {time.time() - started:.0f} s")
 
 
@@ -313,15 +330,20 @@ def parse_args(argv=None):
     return args
 
 
-def main():
+def main(argv=None):
     import multiprocessing
 
-    args = parse_args()
+    args = parse_args(argv)
+    _, ranks = parallel.join(args)
+    args.device = parallel.local_device() if args.device == "cuda" and ranks > 1 else args.device
+    if args.batch_size // 8 < ranks > 1:
+        raise SystemExit(f"--batch-size {args.batch_size}: {ranks} ranks need {8 * ranks} at least, so that each has a manual")
     import torch
 
     torch.manual_seed(args.seed)
     with multiprocessing.get_context("spawn").Pool(args.workers) as workers:
         {"tiny-vlm": tiny_vlm, "graft-vlm": graft_vlm}[args.what](args, workers)
+    parallel.leave()
 
 
 if __name__ == "__main__":

@@ -297,6 +297,7 @@ async def main():
     rank, ranks = parallel.join(args)
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     options = backends.options(args, backend.load_trainer)
+    sampling = {"sampling": True} if args.fsdp else {}  # split weights can't be sampled from: a whole copy stands beside them
     rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
     if args.dart and not hasattr(task, "token_spans"):
         raise SystemExit(f"--dart: tasks/{args.task}.py has no token_spans(row, text), which says where reasoning and call stand")
@@ -313,7 +314,7 @@ async def main():
     # ---------------------------------------------------------------- model, place in the data
     before = run.restored or {"state_path": begin, "step": 0, "epoch": 0, "offset": 0, "updates": 0}
     meter, with_optimizer = usage.Meter(args.price, run.restored), args.resume_optimizer or bool(run.restored)
-    trainer = usage.Counted(await backend.load_trainer(before["state_path"], with_optimizer=with_optimizer, **options), meter)
+    trainer = usage.Counted(await backend.load_trainer(before["state_path"], with_optimizer=with_optimizer, **options, **sampling), meter)
     chat = load_chat(args.base_model or trainer.base_model, args.model_revision, args.template)
     anchor = usage.Counted(await backend.load_trainer(begin, with_optimizer=False, **options), meter) if args.kl_coef else None
     params = SamplingParams(args.max_tokens, args.temperature, args.top_p)

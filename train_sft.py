@@ -265,9 +265,10 @@ async def main():
             loss, entropy = token_loss(data, output), output.metrics.get("entropy", float("nan")) * trained_tokens(data) if data else 0.0
             values = {"lr": rate, "grad_norm": stepped["grad_norm"], "time/wait_data": waited}
         # Every rank hears of every other one here, so that all see the same losses and stop after the same step
-        heard = await parallel.gather((loss, entropy, usage.positions(data), left_out, runs.stop_requested()))
+        heard = await parallel.gather((loss, entropy, usage.positions(data), set(left_out), runs.stop_requested()))
         losses, entropies, positions, left_outs, stops = zip(*heard)
-        left_out, stopping, seconds = set().union(*left_outs), any(stops), time.monotonic() - begun
+        left_out.update(*left_outs)  # in place: the next batch is being made in a thread
+        stopping, seconds = any(stops), time.monotonic() - begun
         if tokens:
             values |= {"train/loss": sum(losses) / tokens, "train/assistant_tokens": tokens, "train/epoch": (step + 1) / per_epoch,
                        "entropy": sum(entropies) / tokens, "time/step": seconds, "tok_per_sec": sum(positions) / seconds}  # fmt: skip

@@ -304,6 +304,10 @@ class Model:
 
     def score(self, flats: list[Flat], targets: list, wanted: list, temperature: float = 1.0, grad: bool = False):
         """Log-probabilities of `targets` (int [T] each) where `wanted` (bool [T] each), and entropies there: float32 [N] both, by row."""
+        whole = functools.partial(self._score, flats, targets, wanted, temperature, grad)
+        return self.net(whole) if hasattr(self.net, "unshard") else whole()  # see sharded.py
+
+    def _score(self, flats, targets, wanted, temperature, grad):
         pictures = [chunk for flat in flats for _, chunk in flat.pictures]
         with torch.set_grad_enabled(grad):
             if self.packs:
@@ -358,10 +362,11 @@ def micro_batches(lengths: list[int], budget: int, packed: bool = False) -> list
 # loading
 
 
-def check_device(device):
-    """SystemExit with one line if torch can't compute on `device`."""
+def check_device(device) -> torch.device:
+    """"auto": a GPU if there is one; "cuda": the GPU of this rank. SystemExit with one line if torch can't compute there."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
-        torch.zeros(1, device=device)
+        return torch.zeros(1, device=parallel.local_device() if device == "cuda" else device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SystemExit(f"--device {device}: torch can't use it here ({str(error).splitlines()[0].rstrip('.')}); --device cpu always works") from None
 
@@ -376,10 +381,8 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
 
     logging.disable_progress_bar()
     name = str(name)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    device = parallel.local_device() if device == "cuda" else device
-    check_device(device)
-    dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
+    device = check_device(device)
+    dtype = ("float32" if device.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     check_model_name(name)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)
