@@ -190,6 +190,7 @@ class VllmSampler:
                 model=self.model.name, revision=self.revision, dtype=str(self.model.dtype).removeprefix("torch."), load_format="dummy",
                 gpu_memory_utilization=self.memory, max_model_len=-1, max_num_seqs=self.max_rows, max_num_batched_tokens=8192,
                 logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True, seed=0,
+                limit_mm_per_prompt={"video": 0} if self.model.pictures else {},  # vLLM measures memory with the largest that may come
             ))  # fmt: skip
         except Exception as error:
             line = (str(error).strip() or type(error).__name__).splitlines()[0]
