@@ -41,6 +41,7 @@ from backends import AdamParams, Output, parallel
 from backends.engine import Engine
 from backends.gpu import planned, wrap_layers
 from backends.model import TOWERS, Model, check_device, load_model
+from backends.packing import send
 from protocol import TextChunk
 
 CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
@@ -180,7 +181,7 @@ class Trainer:
             values = values.cpu().numpy()
             for i, want in zip(group, wanted):
                 logprobs[i][want], values = values[: want.sum()], values[want.sum() :]
-        sums = {name: value.item() for name, value in sums.items()}
+        sums = dict(zip(sums, torch.stack(list(sums.values())).tolist()))
         count = max(1, sums["token_count"])
         return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
 
@@ -207,22 +208,22 @@ class Trainer:
             arrays = [getattr(datum, name) for datum in data]
             if any(array is None for array in arrays):
                 return None
-            return torch.as_tensor(np.concatenate([array[want] for array, want in zip(arrays, wanted)]), dtype=kind, device=logp.device)
+            return send(torch.as_tensor(np.concatenate([array[want] for array, want in zip(arrays, wanted)]), dtype=kind), logp.device)
 
         weights, old, advantages = gather("weights"), gather("logprobs"), gather("advantages")  # [N] each
-        sequence = torch.as_tensor(np.repeat(np.arange(len(data)), [want.sum() for want in wanted]), device=logp.device)  # [N]
+        sequence = send(torch.as_tensor(np.repeat(np.arange(len(data)), [want.sum() for want in wanted])), logp.device)  # [N]
         losses, clipped = token_losses(loss, logp, old, advantages, sequence, config)
         total = (losses * weights).sum()
         if grad:
             total.backward()
             self._gather_gradients()
         with torch.no_grad():
-            counted = weights != 0
-            found = {"loss_sum": total, "token_count": counted.sum(), "entropy": entropy[counted].sum()}
+            counted = weights != 0  # no indexing with it: a GPU would be waited for
+            found = {"loss_sum": total, "token_count": counted.sum(), "entropy": torch.where(counted, entropy, 0).sum()}
             if old is not None:
-                difference = (logp - old)[counted]
+                difference = torch.where(counted, logp - old, 0)
                 ratio = difference.exp()
-                found |= {"ratio_mean": ratio.sum(), "clip_fraction": clipped[counted].sum()}
+                found |= {"ratio_mean": torch.where(counted, ratio, 0).sum(), "clip_fraction": torch.where(counted, clipped, 0).sum()}
                 found |= {"kl": (ratio - 1 - difference).sum(), "logp_gap": difference.abs().sum()}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0) + value.double()

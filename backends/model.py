@@ -31,7 +31,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from backends import parallel
-from backends.packing import can_pack, packed
+from backends.packing import can_pack, packed, send
 from checkpoints import check_model_name
 from protocol import TextChunk
 
@@ -314,11 +314,12 @@ class Model:
                 ids, goal, mask = (torch.from_numpy(np.concatenate(arrays)) for arrays in ([flat.ids for flat in flats], targets, wanted))  # int64, int64, bool [N]
                 positions = torch.cat([flat.positions for flat in flats], 1)[:, None]  # [axes, 1, N]
                 extra = packed([len(flat) for flat in flats], self.device)
-                hidden = self.hidden(ids[None].to(self.device), positions.to(self.device), pictures, grad=grad, extra=extra)[0]  # [N, width]
+                hidden = self.hidden(send(ids[None], self.device), send(positions, self.device), pictures, grad=grad, extra=extra)[0]  # [N, width]
             else:
                 ids, positions, goal, mask = self._padded(flats, targets, wanted)
-                hidden = self.hidden(ids.to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
-            rows, goal = hidden[mask.to(self.device)], goal[mask].to(self.device)  # [n, width], [n]
+                hidden = self.hidden(send(ids, self.device), send(positions, self.device), pictures, grad=grad)  # [B, T, width]
+            places = send(mask.flatten().nonzero()[:, 0], self.device)  # by number: a GPU that is asked with a mask says how many, and is waited for
+            rows, goal = hidden.flatten(0, -2).index_select(0, places), send(goal[mask], self.device)  # [n, width], [n]
             if self.kernels:
                 size = max(1, 2**29 // self.vocab_size)  # 1 GiB of bfloat16
                 return self.kernels.ChosenLogprobs.apply(rows, self.head.weight, goal, self.blocked, temperature, size)

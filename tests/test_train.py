@@ -408,3 +408,22 @@ def test_batch_size_of_sft_cannot_change_on_resume(monkeypatch):
     call(train_sft, monkeypatch, *sft_flags("batches", "--epochs", 1))
     with pytest.raises(SystemExit, match="--batch-size 3: runs/batches counts its place in the data in batches of 4"):
         call(train_sft, monkeypatch, "--resume", "runs/batches", "--batch-size", 3)
+
+
+# ---------------------------------------------------------------- another sampler
+
+
+def test_rl_with_vllm_as_its_sampler(monkeypatch):
+    """Through the script, on a stub of vLLM: sampler and trainer agree in every step, and only the policy starts a vLLM, not the anchor."""
+    import stub_vllm
+
+    from backends import vllm
+
+    stub_vllm.install(monkeypatch)
+    monkeypatch.setattr(vllm, "check_machine", lambda device="auto": None)
+    call(train_rl, monkeypatch, *rl_flags("rl-vllm", "--backend", "vllm", "--device", "cpu", "--vllm-memory", 0.2, "--kl-coef", 0.1, "--max-steps", 2))
+    call(train_rl, monkeypatch, "--resume", "runs/rl-vllm", "--max-steps", 3)
+    rows = metrics_of("rl-vllm")
+    assert [row["step"] for row in rows] == [1, 2, 3] and [row["sampler_version"] for row in rows] == [0, 1, 2]
+    assert all(row["sampler_logp_diff"] < 1e-4 and row["failed"] == 0 for row in rows)
+    assert [engine.args.gpu_memory_utilization for engine in stub_vllm.LLMEngine.made] == [0.2, 0.2]  # one a run
