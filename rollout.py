@@ -104,7 +104,7 @@ async def rollout(
     run = _Run(trajectory, chat, sampler, params, max_seq_len, images_dir, executor, tool_timeout)
     try:
         episode = episode or await _thread(run, "start", task.start, row, folder)
-        _append(run, shared or await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder))
+        _append(run, shared or await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder, ours=True))
         await _turns(run, episode, getattr(task, "ANSWER", ANSWER), max_turns, first, first_seconds)
         if hasattr(task, "reward"):  # a grader that breaks is an error, not a wrong answer
             total, parts = await _thread(run, "reward", task.reward, row, trajectory)
@@ -148,7 +148,7 @@ async def rollout_group(
     begun, episode, shared, firsts = time.monotonic(), None, None, [None] * group_size
     try:
         episode = await _thread(run, "start", task.start, row, folder)
-        shared = await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder)
+        shared = await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder, ours=True)
         budget = min(params.max_tokens, max_seq_len - chunks_length(shared))
         if budget > 0:
             seed_of_group = derive_seed(seed, row.get("id"), "group")
@@ -268,13 +268,13 @@ async def _observe(run: _Run, episode, action: Action, turn: Turn) -> Observatio
 
 async def _deliver(run: _Run, turn: Turn, observation: Observation) -> bool:
     """Append the observation if it leaves room for one more token. Whole or not at all: a picture never loses its positions."""
-    chunks = await _thread(run, "tool", encode_observation, run.chat, observation, turn.tokens[-1])
+    chunks = await _thread(run, "tool", encode_observation, run.chat, observation, turn.tokens[-1], ours=True)
     if len(run.trajectory.sampled) + chunks_length(chunks) + 1 > run.max_seq_len:
         return False
     _append(run, chunks)
     turn.observation = observation
     if run.images_dir is not None:
-        turn.image_files = [await _thread(run, "tool", save_picture, png, run.images_dir) for png in observation.images]
+        turn.image_files = [await _thread(run, "tool", save_picture, png, run.images_dir, ours=True) for png in observation.images]
     return True
 
 
@@ -319,8 +319,11 @@ def _check_sample(sample: Sample, budget: int) -> None:
         raise Failed(f"bad_sample: {reasons[0]}")
 
 
-async def _thread(run: _Run, code: str, function, *args):
-    """Run a function of the task off the event loop, for at most `tool_timeout` seconds. Whatever it raises becomes `Failed`."""
+async def _thread(run: _Run, code: str, function, *args, ours=False):
+    """Run a function of the task off the event loop, for at most `tool_timeout` seconds. Whatever it raises becomes `Failed`.
+
+    `ours`: not the task's. It doesn't stand in line behind the tools, or else no branch would sample again before the tools of all are done.
+    """
 
     def guarded():  # a future can't carry every exception (StopIteration, SystemExit), a pair can
         try:
@@ -328,7 +331,7 @@ async def _thread(run: _Run, code: str, function, *args):
         except BaseException as error:
             return None, error
 
-    future = asyncio.get_running_loop().run_in_executor(run.executor, guarded)
+    future = asyncio.get_running_loop().run_in_executor(None if ours else run.executor, guarded)
     done, _ = await asyncio.wait([future], timeout=run.tool_timeout)
     if not done:
         raise Failed(f"timeout: {code} took longer than {run.tool_timeout:g} s")
