@@ -1,11 +1,12 @@
 """Do requests to a service overlap? Groups are sampled through the real PyTRIO SDK from a loopback service that takes a set time to answer.
 
-    python benchmarks/bench_remote.py                                   # a table and a JSON line; about two minutes; needs the extra `remote`
+    python benchmarks/bench_remote.py                                   # a table and a JSON line; about three minutes; needs the extra `remote`
     python benchmarks/bench_remote.py --latency 0.5 --concurrency 16
 
 Overlap factor = (requests x set latency) / wall time, with the wall time of a whole round as train_rl.py plays it: prompts encoded, three turns a
 trajectory, a picture drawn after each of the first two, everything that the SDK does. A service that is never left waiting gives the factor
---concurrency; 0.8 of it is asked for. The service runs in the same process and takes its share of the CPU, so the figure is a low one.
+--concurrency; 0.8 of it is asked for. The service is a process of its own on the same machine. At most --questions requests open a round, and
+they are answered before anything else can be asked: with few questions that alone keeps the factor down.
 Training: (events x latency) / wall time of steps as the trainers send them, forward_backward and optim_step together. The service works on
 the events of a run one after the other, so 1 is the most there is.
 """
