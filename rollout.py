@@ -214,44 +214,68 @@ async def _turns(run: _Run, episode, answer, max_turns: int, first, first_second
 
 async def _generate(run: _Run, episode, number: int, sample: Sample | None, seconds: float) -> str:
     """Sample one turn, with inline tools, and append it. Returns a finish reason, or "" if the turn is complete."""
-    trajectory, turn = run.trajectory, Turn([], [], seconds={"sample": seconds, "tool": 0.0})
-    forbidden = tuple(getattr(episode, "forbidden", ()))
+    turn = Turn([], [], seconds={"sample": seconds, "tool": 0.0})
     while True:
-        room, left = run.max_seq_len - len(trajectory.sampled), run.params.max_tokens - len(turn.tokens)
+        room, left = run.max_seq_len - len(run.trajectory.sampled), run.params.max_tokens - len(turn.tokens)
         if min(room, left) <= 0:
             return "max_seq_len" if room <= 0 else "length"
         if sample is None:
-            begun, seed = time.monotonic(), derive_seed(trajectory.seed, trajectory.id, trajectory.sample_index, number, len(turn.tokens))
-            samples = await _request(run, trajectory.chunks, 1, min(room, left), seed, _stops(run, episode))
-            sample = samples[0] if samples else Sample([], [], "stop")
-            turn.seconds["sample"] += time.monotonic() - begun
+            sample = await _next_sample(run, episode, number, turn, min(room, left))
         _check_sample(sample, min(room, left))
-        if not turn.tokens:
-            trajectory.turns.append(turn)
-        _append(run, [TextChunk(tuple(sample.tokens))], sample.logprobs)
-        turn.tokens, turn.logprobs = turn.tokens + list(sample.tokens), turn.logprobs + [float(x) for x in sample.logprobs]
-        written = decode(run.chat, list(sample.tokens))
-        turn.text, turn.stop_reason = turn.text + written, sample.stop_reason
-        invented = [text for text in forbidden if text in written]
-        if invented:
+        written = _write(run, turn, sample)
+        if invented := [text for text in getattr(episode, "forbidden", ()) if text in written]:
             turn.action = Action("invalid", text=turn.text, error=f"fabricated observation: the model wrote {invented[0]!r} itself")
             return "invalid_action"
         if sample.stop_reason == "length" and sample.tokens[-1] not in run.chat.stop_tokens:  # (it may have ended with its last token)
             turn.action = Action("invalid", text=turn.text, error="cut off by the token limit")
             return "length" if left <= room else "max_seq_len"
-        result = None
-        if sample.stop_reason == "stop_string" and hasattr(episode, "inline"):
-            begun = time.monotonic()
-            result = await _thread(run, "tool", episode.inline, turn.text)
-            turn.seconds["tool"] += time.monotonic() - begun
+        result = await _inline(run, episode, turn) if sample.stop_reason == "stop_string" else None
         if result is None:
             return ""
-        context = encode_text(run.chat, result)
-        if len(trajectory.sampled) + len(context) + 1 > run.max_seq_len:
-            turn.action = Action("inline", text=turn.text)
+        if not _inject(run, turn, result):
             return "max_seq_len"
-        _append(run, [context])
-        turn.text, turn.inline, sample = turn.text + result, turn.inline + [result], None
+        sample = None
+
+
+async def _next_sample(run: _Run, episode, number: int, turn: Turn, budget: int) -> Sample:
+    """The next piece of turn `number`, of at most `budget` tokens. The seed depends on where the piece begins, not on what was sampled before."""
+    begun, trajectory = time.monotonic(), run.trajectory
+    seed = derive_seed(trajectory.seed, trajectory.id, trajectory.sample_index, number, len(turn.tokens))
+    samples = await _request(run, trajectory.chunks, 1, budget, seed, _stops(run, episode))
+    turn.seconds["sample"] += time.monotonic() - begun
+    return samples[0] if samples else Sample([], [], "stop")
+
+
+def _write(run: _Run, turn: Turn, sample: Sample) -> str:
+    """Append a sample to the record and to its turn, which enters the trajectory with its first piece. Returns the text of the sample."""
+    if not turn.tokens:
+        run.trajectory.turns.append(turn)
+    _append(run, [TextChunk(tuple(sample.tokens))], sample.logprobs)
+    turn.tokens, turn.logprobs = turn.tokens + list(sample.tokens), turn.logprobs + [float(x) for x in sample.logprobs]
+    written = decode(run.chat, list(sample.tokens))
+    turn.text, turn.stop_reason = turn.text + written, sample.stop_reason
+    return written
+
+
+async def _inline(run: _Run, episode, turn: Turn) -> str | None:
+    """What the episode puts into the turn where generation paused; None: nothing, the turn ends here."""
+    if not hasattr(episode, "inline"):
+        return None
+    begun = time.monotonic()
+    result = await _thread(run, "tool", episode.inline, turn.text)
+    turn.seconds["tool"] += time.monotonic() - begun
+    return result
+
+
+def _inject(run: _Run, turn: Turn, result: str) -> bool:
+    """Append an inline result if it leaves room for one more token."""
+    context = encode_text(run.chat, result)
+    if len(run.trajectory.sampled) + len(context) + 1 > run.max_seq_len:
+        turn.action = Action("inline", text=turn.text)
+        return False
+    _append(run, [context])
+    turn.text, turn.inline = turn.text + result, turn.inline + [result]
+    return True
 
 
 async def _observe(run: _Run, episode, action: Action, turn: Turn) -> Observation:
