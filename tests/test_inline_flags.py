@@ -176,9 +176,9 @@ def test_P50_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, m
             evaluate("countdown", test, tmp_path / "out", model, "--policy", "gold", "--set", pair)
         monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--task", "countdown", "--data", str(test), "--set", pair])
         with pytest.raises(SystemExit, match=says):
-            train_rl.load_rows(train_rl.parse_args(), countdown)
+            train_rl.load_questions(train_rl.parse_args(), countdown)
     monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--data", str(test), "--set", "judge=v1", "--set", "max_new=9"])
-    assert {(row["judge"], row["max_new"]) for row in train_rl.load_rows(train_rl.parse_args(), countdown)} == {("v1", 9)}
+    assert {(row["judge"], row["max_new"]) for row in train_rl.load_questions(train_rl.parse_args(), countdown)} == {("v1", 9)}
 
 
 def test_a_row_that_cannot_be_played_is_named(prepare, model, tmp_path):
