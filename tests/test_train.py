@@ -11,6 +11,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import train_rl
 import train_sft
 from protocol import write_jsonl
 from rollout import Trajectory
+from tasks import spec_o3
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -388,9 +390,9 @@ def test_help_is_quick(script):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows[3].update(id="s1"), "row 4: id 's1' is that of an earlier row"),
+        (lambda rows: rows[3].update(id="s1"), "row 4: id 's1' is that of row 2 too; ids must differ"),
         (lambda rows: rows[3].update(id=["a"]), r"row 4: id \['a'\] must be a text"),
-        (lambda rows: rows[3].update(messages=[5]), "row 4: message 1 needs a role"),
+        (lambda rows: rows[3].update(messages=[5]), "row 4: messages must be a list of objects"),
         (lambda rows: rows[3]["messages"][0].update(role="judge"), "row 4: message 1 needs a role"),
         (lambda rows: rows[3]["messages"][0].update(content=7), "row 4: message 1: content 7 must be a text"),
         (lambda rows: rows[3]["messages"][0].update(content=[{"type": "image", "image": "gone.png"}]), "row 4: picture gone.png isn't there"),
@@ -401,7 +403,28 @@ def test_demonstrations_are_checked_before_anything_is_trained(tmp_path, change,
     change(rows)
     write_jsonl(tmp_path / "sft_train.jsonl", rows)
     with pytest.raises(SystemExit, match=said):
-        train_sft.load_rows(tmp_path / "sft_train.jsonl")
+        train_sft.load_rows(tmp_path / "sft_train.jsonl", fault=lambda row: train_sft.fault(row, tmp_path))
+
+
+def test_questions_are_checked_before_anything_is_sampled(tmp_path):
+    """Rows without labels, ids that repeat, and a pool whose lines are no trajectories."""
+    row = {"id": "a", "task": "wd", "label": "YES", "spectrum": "a.npz", "messages": [{"role": "user", "content": "q"}]}
+    args = SimpleNamespace(data=tmp_path / "rl.jsonl", set=[], pool=None, pool_range=None)
+    for rows, said in (
+        ([row, row | {"id": "b", "label": None}], "rl.jsonl, row 2: no label, so no answer could be rewarded"),
+        ([row, row], "row 2: id 'a' is that of row 1 too; ids must differ"),
+        ([row, row | {"id": "b", "label": "MAYBE"}], "row 2: label 'MAYBE' must be YES, NO or null"),
+        ([], "rl.jsonl: no rows"),
+    ):
+        write_jsonl(args.data, rows)
+        with pytest.raises(SystemExit, match=said):
+            train_rl.load_questions(args, spec_o3)
+    write_jsonl(args.data, [row])
+    assert [one["id"] for one in train_rl.load_questions(args, spec_o3)] == ["a"]
+    write_jsonl(tmp_path / "pool" / "trajectories.jsonl", [{"id": "a", "parts": {"correct": 1.0}}, {"id": "a"}])
+    args.pool = tmp_path / "pool"
+    with pytest.raises(SystemExit, match=r"trajectories.jsonl, line 2: no trajectory of eval.py or train_rl.py \(no parts\)"):
+        train_rl.load_questions(args, spec_o3)
 
 
 def test_batch_size_of_sft_cannot_change_on_resume(monkeypatch):
