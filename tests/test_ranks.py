@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_folder
+from helpers import LAUNCH, TOY, tiny_folder
 from test_parallel import free_port, spawn, wait
-from test_train import LAUNCH, TOY
 
 import runs
 import train_rl
