@@ -174,7 +174,7 @@ def test_services_take_one_process(monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     args = types.SimpleNamespace(backend="pytrio", base_url=None, device=None)
-    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: a service takes one process"):
+    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: only local trains with several"):
         parallel.join(args)
 
 
