@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_folder
+from helpers import LAUNCH, TOY, tiny_folder
 from test_parallel import free_port, spawn, wait
-from test_train import LAUNCH, TOY
 
 import runs
 import train_rl
@@ -175,7 +174,7 @@ def test_services_take_one_process(monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     args = types.SimpleNamespace(backend="pytrio", base_url=None, device=None)
-    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: a service takes one process"):
+    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: only local trains with several"):
         parallel.join(args)
 
 
