@@ -4,6 +4,9 @@
 # prediction: No difference in the tool: advantages are divided by the group's deviation, so a constant 0.2 cancels; only the plan is learnt.
 # seed: +6 % at once (section 3.6.1).
 # expect: tool low high > 0.03
+# learnt: coder-0.5B: ≈ +2 and +15 points by seed, where the second is a run of the low arm that fell back after step 20 (70 -> 52 % right). What
+# learnt: both teach besides: `params` pays whatever fits the schema, so the account is left out of check_balance in 165 of the 264 calls whose tool
+# learnt: is right.
 . "$(dirname "$0")/common.sh"
 data react --form react
 start react

@@ -4,6 +4,10 @@
 # prediction: Tool accuracy gains a little: a wrong check_market_status is one of several confusions, and the rules pay all others in full.
 # seed: +3 %; it ended 35 % of the errors (section 3.6.2).
 # expect: tool off penalty > 0.01
+# learnt: coder-0.5B: ≈ there was nothing to cure: SFT calls check_market_status wrongly in 1 of 410 rows, and RL drops it with and without the
+# learnt: penalty (0 to 4 calls, where 42 are due). Both arms learnt what the reward says: a legal call, whichever. check_balance with an invented
+# learnt: account answers 88 and 93 % of the rows (off), form 99 %, reward in training 0.99, tool 42 -> 27 %. First see that a misuse is there, then
+# learnt: punish it.
 . "$(dirname "$0")/common.sh"
 data react --form react
 start react

@@ -4,6 +4,8 @@
 # prediction: Worse than constant weights after the same number of steps: half of them hardly pay for the tool.
 # seed: Score 76 -> 71 % (section 3.3.1).
 # expect: tool off prs < 0
+# learnt: coder-0.5B: ✓ worse in both seeds, as predicted and as in the seed. Seed 1 shows how: a thought that only has to be there pays 0.7, and
+# learnt: the run ends with 'Hey there.' as its thought, the greeting of the request; a reasoned thought in 20 % of the rows against 99 %.
 . "$(dirname "$0")/common.sh"
 data react --form react
 start react
