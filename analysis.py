@@ -16,7 +16,6 @@ too (tasks/spec_o3_published.json). Intervals are 95 %: Wilson for shares, boots
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -101,6 +100,12 @@ def output_row(name, report):
     return add_correct(row)
 
 
+def partial(row):
+    """" (1 of 2 tasks)" where Macro F1 is the mean of fewer: a task without a positive row has no F1. Else ""."""
+    there, tasks = row["report"].get("macro_f1_groups"), row["report"].get("tasks")
+    return f" ({there} of {len(tasks)} tasks)" if there and tasks and there < len(tasks) else ""
+
+
 def add_correct(row):
     """Correct answers and their interval follow from the accuracy."""
     known = [suffix for suffix in ("", "_low", "_high") if row[f"accuracy{suffix}"] is not None]
@@ -180,6 +185,7 @@ def draw_comparison(rows, path):
                 axis.plot([low * scale, high * scale], [line, line], color=colour, linewidth=1.4, solid_capstyle="butt")
             axis.plot(value * scale, line, "o", color=colour, markersize=5, markerfacecolor="white" if row["published"] else colour)
             text = f"{value * scale:.{0 if key == 'correct' else 1}f}" + (f" / {row['count']}" if key == "correct" and mixed else "")
+            text += partial(row) if key == "macro_f1" else ""
             axis.annotate(text, (value * scale, line), (0, 5), textcoords="offset points", ha="center", va="bottom", fontsize=7.5,
                           color=colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})
         if baseline and baseline[1].get(key) is not None:
@@ -220,9 +226,18 @@ def running_mean(values, width):
     return (sums[high] - sums[low]) / (high - low)
 
 
+def read_metrics(path):
+    """The lines of a run's metrics.jsonl."""
+    lines = read_jsonl(path, partial=True)
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            raise SystemExit(f"{path}, line {number}: not as a training run writes it (an object with step)")
+    return lines
+
+
 def draw_curves(folders, names, path, wanted=None, smooth=0):
     """One panel a metric, one colour a run: the values, pale, and their running mean."""
-    logs = [read_jsonl(folder / "metrics.jsonl", partial=True) for folder in folders]
+    logs = [read_metrics(folder / "metrics.jsonl") for folder in folders]
     keys = choose_keys(logs, wanted)
     if not keys:
         raise SystemExit(f"{folders[0]}: metrics.jsonl has no numbers yet")
@@ -231,7 +246,7 @@ def draw_curves(folders, names, path, wanted=None, smooth=0):
     figure, axes = start_figure(lines, columns, figsize=(3.1 * columns, 2.0 * lines + 0.4), sharex=True)
     for axis, key in zip(axes.flat, keys):
         for log, name, colour in zip(logs, names, COLOURS * (1 + len(logs) // len(COLOURS))):
-            points = [(line["step"], line[key]) for line in log if isinstance(line.get(key), (int, float)) and "step" in line]
+            points = [(line["step"], line[key]) for line in log if isinstance(line.get(key), (int, float))]
             if not points:
                 continue
             steps, values = np.array(points, dtype=float).T
@@ -271,7 +286,7 @@ def markdown_table(rows):
         turns = "-" if report.get("mean_turns") is None else f"{report['mean_turns']:.2f}"
         calls = f"{report.get('tool_calls', '-')} ({report.get('tool_successes', '-')})"
         budget = settings.get("max_tokens", report.get("max_tokens", "-"))
-        shares = [cell(row, key) for key in ("accuracy", "macro_f1", "format_rate")]
+        shares = [cell(row, key) + (partial(row) if key == "macro_f1" else "") for key in ("accuracy", "macro_f1", "format_rate")]
         lines.append((row["name"], *shares, correct, turns, calls, report.get("n_error", "-"), budget))
     baseline = always_positive(rows)
     if baseline:
@@ -281,17 +296,6 @@ def markdown_table(rows):
 
 def main(argv=None):
     args = parse_args(argv)
-    try:
-        draw_or_print(args)
-    except (KeyError, TypeError, AttributeError, IsADirectoryError) as error:  # a record that eval.py and train_rl.py don't write
-        if os.environ.get("TOOLGRAD_TRACEBACK"):
-            raise
-        names = ", ".join(map(str, args.folders))
-        raise SystemExit(f"{names}: a file there is not as eval.py or a training run writes it ({type(error).__name__}: {error}); "
-                         "TOOLGRAD_TRACEBACK=1 shows where") from None  # fmt: skip
-
-
-def draw_or_print(args):
     first = args.folders[0] if args.folders else Path("outputs") / "published"
     if args.command == "curves":
         draw_curves(args.folders, args.names, args.save or first / "curves", args.keys, args.smooth)

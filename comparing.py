@@ -16,19 +16,41 @@ import metrics
 import runs
 from tables import markdown, share_text
 
+NUMBERS = [f"{name}{ending}" for name in ("accuracy", "macro_f1", "format_rate") for ending in ("", "_low", "_high")]
+NUMBERS += ["count", "mean_turns", "score.of_played.value", "score.of_played.low", "score.of_played.high"]
+SHARES = [(name, int | float | None, "a number") for name in NUMBERS]  # of metrics.json, where it has them
+
 # ---------------------------------------------------------------- reading
 
 
 def read_output(folder):
-    """metrics.json of an evaluation."""
+    """metrics.json of an evaluation, with the parts that every evaluation has."""
+    path = folder / "metrics.json"
     try:
-        return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         begun = (folder / "trajectories.jsonl").exists()
         hint = "run eval.py again, it goes on where it stopped" if begun else "is it the --output of eval.py?"
         raise SystemExit(f"{folder}: no metrics.json; {hint}") from None
     except ValueError as error:
-        raise SystemExit(f"{folder / 'metrics.json'}: not valid JSON ({error})") from None
+        raise SystemExit(f"{path}: not valid JSON ({error})") from None
+    if wrong := report_fault(report):
+        raise SystemExit(f"{path}: not as eval.py writes it ({wrong}); evaluate again")
+    return report
+
+
+def report_fault(report):
+    """What is wrong with the content of a metrics.json, "" if nothing is."""
+    if not isinstance(report, dict):
+        return "no JSON object"
+    for path, kind, what in (("score.of_played", dict, "an object"), ("config", dict, "an object"), ("config.settings", dict | None, "an object"),
+                             ("config.flags", dict | None, "an object"), ("baselines", dict | None, "an object"), *SHARES):  # fmt: skip
+        value = report
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool):
+            return f"{path} is {value!r}, not {what}"
+    return "" if isinstance(report["score"]["of_played"].get("n"), int) else "score.of_played has no n"
 
 
 def read_trajectories(folder):
@@ -37,10 +59,13 @@ def read_trajectories(folder):
     if not path.exists():
         raise SystemExit(f"{path}: not there; is {folder} the --output of eval.py?")
     kept = []
-    for record in runs.stream_jsonl(path):
-        if record.get("finish_reason") not in ("error", "timeout") and "eval" in record:
-            facts = {key: record["eval"].get(key) for key in ("label", "prediction", "correct", "sampled_tokens")}
-            kept.append({"id": record["id"], "task": record["task"], **facts})
+    for number, record in enumerate(runs.stream_trajectories(path, ("id", "task", "finish_reason")), 1):
+        if record["finish_reason"] in ("error", "timeout") or "eval" not in record:
+            continue
+        if not isinstance(record["eval"], dict) or record["eval"].get("correct") not in (0, 1, None):
+            raise SystemExit(f"{path}, line {number}: eval is {record['eval']!r}, not as eval.py writes it")
+        facts = {key: record["eval"].get(key) for key in ("label", "prediction", "correct", "sampled_tokens")}
+        kept.append({"id": record["id"], "task": record["task"], **facts})
     return kept
 
 
@@ -84,14 +109,14 @@ def paired(first, second):
           f"[{100 * result['low']:+.1f}, {100 * result['high']:+.1f}]")
     print(f"rows better in {first}: {result['only_first']}, in {second}: {result['only_second']}; p = {result['p']:.2g} ({result['test']})")
     if all(report.get("macro_f1") is not None for report in reports):
-        result["macro_f1"] = paired_macro_f1(sides, set(common), reports[0]["positive"])
+        result["macro_f1"] = paired_macro_f1(sides, set(common), reports[0].get("positive", "YES"))
         print("Macro F1: {first:.1f} -> {second:.1f} %, difference {difference:+.1f} points [{low:+.1f}, {high:+.1f}]".format(
-            **{key: 100 * value for key, value in result["macro_f1"].items()}))
+            **{key: 100 * value for key, value in result["macro_f1"].items()}) if result["macro_f1"] else "Macro F1: none of the common rows is positive")
     return result
 
 
 def paired_macro_f1(sides, common, positive):
-    """Difference of Macro F1 on the common rows with its interval: both sides see the same resampled rows."""
+    """Difference of Macro F1 on the common rows with its interval: both sides see the same resampled rows. None without a positive row."""
     counts, groups = [], []
     for side in sides:
         lines = sorted((line for line in side if line["id"] in common), key=lambda line: line["id"])
@@ -102,6 +127,8 @@ def paired_macro_f1(sides, common, positive):
 
     macro = lambda sums: metrics.group_f1(sums.reshape(*sums.shape[:-1], 2, len(groups), 4))[1]  # [..., 2 * groups * 4] -> [..., 2]
     value, draws = macro(joined.sum(axis=0)), macro(metrics.bootstrap_sums(joined))  # [2], [resamples, 2]
+    if np.isnan(value).any():
+        return None
     low, high = metrics.interval(draws[:, 1] - draws[:, 0])
     return {"first": float(value[0]), "second": float(value[1]), "difference": float(value[1] - value[0]), "low": low, "high": high}
 

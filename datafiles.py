@@ -29,6 +29,13 @@ def need(record, path, where):
     return record
 
 
+def at_most(flag, asked, there):
+    """`asked`, or what is there: then it is said."""
+    if asked > there:
+        print(f"{flag} {asked}: {there} are all there is, so {there} are written", flush=True)
+    return min(asked, there)
+
+
 def write_json(path, data):
     path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", errors="backslashreplace")
 

@@ -25,6 +25,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,8 @@ import runs
 import tables
 import usage
 from policies import NEED_MODEL, NEEDS, POLICIES, policy_sampler
-from protocol import SamplingParams, json_line, load_chat, read_jsonl, write_jsonl
-from records import set_values
+from protocol import SamplingParams, json_line, load_chat, write_jsonl
+from records import load_rows
 from rollout import Trajectory, derive_seed, rollout, trajectory_from_json, trajectory_to_json
 
 ROOT = Path(__file__).resolve().parent
@@ -96,31 +97,12 @@ def parse_args(argv=None):
 # ---------------------------------------------------------------- what is there
 
 
-def load_rows(path, limit, task, chosen=()):
-    """Rows of the JSONL, with the values of --set, checked: each with an id of its own and messages, and whatever the task's check_row asks."""
-    rows = read_jsonl(path)
-    if not rows:
-        raise SystemExit(f"{path}: no rows")
-    seen = {}
-    for number, row in enumerate(rows, 1):
-        missing = [key for key in ("id", "messages") if not (isinstance(row, dict) and row.get(key))]
-        if missing:
-            raise SystemExit(f"{path}, row {number}: no {' and no '.join(missing)}; write the file with prepare_data.py")
-        if not isinstance(row["messages"], list) or not all(isinstance(message, dict) for message in row["messages"]):
-            raise SystemExit(f"{path}, row {number}: messages must be a list of objects with role and content")
-        if not isinstance(row["id"], (str, int)):
-            raise SystemExit(f"{path}, row {number}: id {row['id']!r} must be a text")
-        if row["id"] in seen:
-            raise SystemExit(f"{path}, row {number}: id {row['id']!r} is that of row {seen[row['id']]} too; ids must differ")
-        seen[row["id"]] = number
-        row.setdefault("label", None)
-    rows = set_values(rows, chosen)
-    for number, row in enumerate(rows, 1):
-        if wrong := getattr(task, "check_row", lambda row: "")(row):
-            raise SystemExit(f"{path}, row {number}: {wrong}")
-    # By hash of the id: files are often ordered by task, so the first rows, or every tenth, may be of one task. A larger limit adds rows.
-    chosen = set(sorted(seen, key=lambda key: hashlib.sha256(str(key).encode("utf-8", "surrogatepass")).digest())[: limit or None])
-    return [row for row in rows if row["id"] in chosen]
+def choose_rows(rows, limit):
+    """`limit` of the rows (0: all), by hash of the id: files are often ordered by task, so the first rows, or every tenth, may be of one
+    task. A larger limit adds rows."""
+    rank = lambda row: hashlib.sha256(str(row["id"]).encode("utf-8", "surrogatepass")).digest()
+    chosen = {row["id"] for row in sorted(rows, key=rank)[: limit or None]}
+    return [row | {"label": row.get("label")} for row in rows if row["id"] in chosen]
 
 
 def digest(path):
@@ -269,41 +251,59 @@ def read_back(record, base):
     return trajectory_from_json({key: value for key, value in record.items() if key != "eval"}, base, pictures=False)
 
 
+@dataclass
+class Progress:
+    """What the workers of `play_all` share."""
+
+    total: int
+    results: dict = field(default_factory=dict)  # {(id, sample): light}
+    failed: int = 0
+    said: float = field(default_factory=time.monotonic)  # when a line was last printed
+    hopeless: str = ""  # the error, if so many failed and nothing else happened that going on is of no use
+
+
 async def play_all(args, task, jobs, chat, sampler, log):
     """Play (row, sample) jobs, `concurrency` at a time, no barrier; each is written when it finishes. Returns {(id, sample): light}."""
-    results, failed, said, pending, hopeless = {}, 0, time.monotonic(), iter(jobs), ""
+    progress, pending = Progress(len(jobs)), iter(jobs)
 
     async def work():
-        nonlocal failed, said, hopeless
         for row, index in pending:  # one iterator for all workers: each takes the next job
             trajectory, record = await play(args, task, row, index, chat, sampler)
             log.write(json_line(record))
             log.flush()
-            results[row["id"], index] = lighten(trajectory, record)
-            failed += trajectory.finish_reason in FAILED
-            if failed == len(results) >= max(20, 2 * args.concurrency):
-                hopeless = trajectory.error
-            if hopeless:
+            progress.results[row["id"], index] = lighten(trajectory, record)
+            note(progress, trajectory, args.concurrency)
+            if progress.hopeless:
                 return
-            if time.monotonic() - said > 10 or len(results) == len(jobs):
-                said = time.monotonic()
-                print(f"{len(results)}/{len(jobs)} trajectories, {failed} failed", flush=True)
 
-    async def watch():
-        while not runs.stop_requested():
-            await asyncio.sleep(0.1)
-        print(f"stopped after {len(results)} of {len(jobs)} trajectories; the same command goes on from here", flush=True)
-        try:
-            await asyncio.wait_for(close(sampler), 5)
-        finally:
-            os._exit(130)  # threads may be in the middle of a generation or of a person's input: nothing of theirs is needed
-
-    watcher = asyncio.create_task(watch())
+    watcher = asyncio.create_task(leave_when_asked(progress, sampler))
     await asyncio.gather(*[work() for _ in range(min(args.concurrency, len(jobs)))])
     watcher.cancel()
-    if hopeless:
-        raise SystemExit(f"{args.output}: the first {len(results)} trajectories all failed, the last one with: {hopeless[:300]}")
-    return results
+    if progress.hopeless:
+        raise SystemExit(f"{args.output}: the first {len(progress.results)} trajectories all failed, the last one with: {progress.hopeless[:300]}")
+    return progress.results
+
+
+def note(progress, trajectory, concurrency):
+    """Count a trajectory; say how far it is every ten seconds, and at the end."""
+    progress.failed += trajectory.finish_reason in FAILED
+    done = len(progress.results)
+    if progress.failed == done >= max(20, 2 * concurrency):
+        progress.hopeless = trajectory.error
+    elif not progress.hopeless and (time.monotonic() - progress.said > 10 or done == progress.total):
+        progress.said = time.monotonic()
+        print(f"{done}/{progress.total} trajectories, {progress.failed} failed", flush=True)
+
+
+async def leave_when_asked(progress, sampler):
+    """End the process after Ctrl-C. What is under way is lost, what was written stays."""
+    while not runs.stop_requested():
+        await asyncio.sleep(0.1)
+    print(f"stopped after {len(progress.results)} of {progress.total} trajectories; the same command goes on from here", flush=True)
+    try:
+        await asyncio.wait_for(close(sampler), 5)
+    finally:
+        os._exit(130)  # threads may be in the middle of a generation or of a person's input: nothing of theirs is needed
 
 
 async def close(sampler):
@@ -386,7 +386,7 @@ def main(argv=None):
     options = backends.options(args, backend.create_sampler, args.model_revision) if backend else {}
     if not hasattr(task, NEEDS.get(args.policy, "start")):
         raise SystemExit(f"--policy {args.policy}: tasks/{args.task}.py has no {NEEDS[args.policy]}()")
-    rows, inject = load_rows(args.data, args.limit, task, args.set), args.inject
+    rows, inject = choose_rows(load_rows(args.data, task, args.set), args.limit), args.inject
     if inject is None and args.policy == "model" and not args.model_path and getattr(task, "FORMAT_REMINDER", ""):
         inject = task.FORMAT_REMINDER
         print(f"base model: the task's format reminder is appended to the prompt (--inject '' leaves it out): {inject}")

@@ -1,6 +1,7 @@
 """Is an RL run learning, or only running? The signs of seed 003, section 4.6, with its thresholds; `train_rl.py` asks while it runs and at the end.
 
     python health.py runs/rl          # the table of a run, finished or not
+    measures(trajectories)            # a step's metrics, of which these signs are made
 
 | sign | healthy | danger | what to do |
 |---|---|---|---|

@@ -15,52 +15,19 @@ Downloads land in the Hugging Face cache (HF_HOME, HF_ENDPOINT and HF_HUB_OFFLIN
 
 import argparse
 import errno
-import importlib
 import json
-import math
 import os
 import signal
 import sys
 from pathlib import Path
 
+import runs
+
 ROOT = Path(__file__).resolve().parent
 SMOKE_SIZES = {"sft_size": 40, "train_size": 40, "dev_size": 20, "test_size": 20}
+OF_SPECTRA = ("--source", "--picture-size", "--download-workers", "--sft-source", "--bench-source", "--base-model", "--model-revision", "--spectra",
+              "--labels", "--target", "--skip-bad", "--template-noise", "--template-count")  # flags of tasks that have SOURCES
 SYNTHETIC_PICTURE = [224, 96]  # small enough for a model of a few million parameters on a CPU
-
-
-def whole(minimum):
-    """An argparse type: an integer of at least `minimum`."""
-
-    def parse(text):
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if number < minimum:
-            raise argparse.ArgumentTypeError(f"{number} is below {minimum}")
-        return number
-
-    return parse
-
-
-def fraction(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return number
-
-
-def positive(text):
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 def picture_size(text):
@@ -75,6 +42,7 @@ def picture_size(text):
 
 def parse_args(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    whole, real = lambda low: runs.number(int, low), lambda low, high=None: runs.number(float, low, high)
     parser.add_argument("stage", nargs="?", default="all", choices=("sft", "bench", "all"), help="what to make (default: all)")
     parser.add_argument("--task", default="spec_o3", help="a module of tasks/ (default: spec_o3)")
     parser.add_argument(
@@ -83,7 +51,7 @@ def parse_args(argv=None):
     # Output and splits
     parser.add_argument("--output", type=Path, default=Path("datasets"), help="root of the data sets (default: datasets)")
     parser.add_argument("--seed", type=whole(0), default=42, help="decides splits and everything drawn (default: 42)")
-    parser.add_argument("--val-fraction", type=fraction, default=0.1, help="share of the source objects held out, 0 to 1 (default: 0.1)")
+    parser.add_argument("--val-fraction", type=real(0, 1), default=0.1, help="share of the source objects held out, 0 to 1 (default: 0.1)")
     parser.add_argument("--picture-size", type=picture_size, default=False, metavar="WxH",
                         help="pixels of the pictures drawn here and by the zoom tool, or auto = by the width of the window "
                              "(default: 224x96 for synthetic, auto otherwise; the public first pictures keep their own size)")  # fmt: skip
@@ -116,7 +84,7 @@ def parse_args(argv=None):
         "--skip-bad", action="store_true", help="files: leave unreadable spectra out and count them, instead of stopping at the first"
     )
     parser.add_argument(
-        "--template-noise", type=positive, default=10.0, metavar="S/N", help="files: S/N per pixel given to star templates (default: 10)"
+        "--template-noise", type=real(0.001), default=10.0, metavar="S/N", help="files: S/N per pixel given to star templates (default: 10)"
     )
     parser.add_argument("--template-count", type=whole(1), default=20, help="files: spectra made from each template class (default: 20)")
     # --source synthetic
@@ -128,13 +96,20 @@ def parse_args(argv=None):
     first.add_argument("--task", default="spec_o3")
     name = first.parse_known_args(argv)[0].task
     source = ROOT / "tasks" / f"{name}.py"
-    if source.is_file() and "\ndef flags(" in source.read_text(encoding="utf-8"):
+    text, own = source.read_text(encoding="utf-8") if source.is_file() else "", set()
+    if "\ndef flags(" in text:
         parser.conflict_handler = "resolve"  # a task may give a name its own meaning, as --labels of fund
-        load_task(name).flags(parser.add_argument_group(f"--task {name}"))
+        group = parser.add_argument_group(f"--task {name}")
+        runs.load_module("tasks", name).flags(group)
+        own = {option for action in group._group_actions for option in action.option_strings}
     args = parser.parse_args(argv)
+    given = {token.split("=")[0] for token in (sys.argv[1:] if argv is None else argv)}
+    spectra = "\nSOURCES = " in text  # of this task, or a copy of it
+    for flag in () if spectra or not text else OF_SPECTRA:
+        if flag in given - own and (flag != "--source" or args.source != "synthetic"):
+            raise SystemExit(f"{flag}{f' {args.source}' if flag == '--source' else ''}: --task {name} has no use for it; leave it out")
 
     if args.smoke:
-        given = {token.split("=")[0] for token in (sys.argv[1:] if argv is None else argv)}
         for name, size in SMOKE_SIZES.items():
             if "--" + name.replace("_", "-") not in given:  # a size asked for by name wins over --smoke
                 setattr(args, name, size)
@@ -144,7 +119,7 @@ def parse_args(argv=None):
         parser.error("--source files needs --spectra DIR")
     owners = {"sft_source": "hub", "bench_source": "hub", "base_model": "hub", "spectra": "files", "labels": "files", "target": "files"}
     for flag, source in owners.items():
-        if getattr(args, flag) is not None and args.source != source and args.task == "spec_o3":
+        if getattr(args, flag) is not None and args.source != source and spectra:
             parser.error(f"--{flag.replace('_', '-')} belongs to --source {source}, not to --source {args.source}")
     for flag in ("sft_source", "bench_source", "spectra", "labels"):
         path = getattr(args, flag)
@@ -155,17 +130,11 @@ def parse_args(argv=None):
     return args
 
 
-def load_task(name):
-    """The module tasks/<name>.py; an unknown name stops with the names there are."""
-    available = [path.stem for path in sorted((ROOT / "tasks").glob("*.py")) if "\ndef start(" in path.read_text(encoding="utf-8")]
-    if name not in available:
-        sys.exit(f"--task {name}: there is no such task; tasks/ has {', '.join(available) or 'none'}")
-    return importlib.import_module(f"tasks.{name}")
-
-
 def main():
     args = parse_args()
-    task = load_task(args.task)
+    task = runs.load_module("tasks", args.task)
+    if hasattr(task, "options"):
+        task.options(args)  # the task's own checks of its flags
     print(json.dumps({name: value for name, value in vars(args).items() if value is not None}, default=str), flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated: the stage at work was dropped, finished ones are kept"))
     stages = ("sft", "bench") if args.stage == "all" else (args.stage,)

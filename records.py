@@ -197,6 +197,43 @@ def set_values(rows: list, pairs) -> list:
     return [row | chosen if isinstance(row, dict) else row for row in rows]
 
 
+def load_rows(path, task=None, chosen=(), fault=None, graded=False) -> list:
+    """Rows of a JSONL of questions or demonstrations, checked: each an object with messages and an id of its own.
+
+    chosen: the KEY=VALUE of --set. Also asked of each row: the task's `check_row(row)` and `fault(row)`, which say what is wrong with it, or
+    "". graded: every row will be rewarded, so where the task is `LABELLED` it needs a label. SystemExit with the file and the row.
+    """
+    rows, seen = read_jsonl(path), {}
+    if not rows:
+        raise SystemExit(f"{path}: no rows")
+    for number, row in enumerate(rows, 1):
+        if wrong := _shape_fault(row, seen):
+            raise SystemExit(f"{path}, row {number}: {wrong}")
+        seen[str(row["id"])] = number
+    rows = set_values(rows, chosen)
+    for number, row in enumerate(rows, 1):
+        wrong = getattr(task, "check_row", lambda row: "")(row) or (fault(row) if fault else "")
+        if not wrong and graded and getattr(task, "LABELLED", False) and row.get("label") is None:
+            wrong = "no label, so no answer could be rewarded; eval.py takes such rows, train_rl.py can't learn from them"
+        if wrong:
+            raise SystemExit(f"{path}, row {number}: {wrong}")
+    return rows
+
+
+def _shape_fault(row, seen: dict) -> str:
+    """What is wrong with the form of a row, "" if nothing. seen: {id: row number} of the rows before it."""
+    missing = [key for key in ("id", "messages") if not (isinstance(row, dict) and row.get(key) not in (None, "", []))]
+    if missing:
+        return f"no {' and no '.join(missing)}; write the file with prepare_data.py"
+    if not isinstance(row["id"], (str, int)):
+        return f"id {row['id']!r} must be a text"
+    if not isinstance(row["messages"], list) or not all(isinstance(message, dict) for message in row["messages"]):
+        return "messages must be a list of objects with role and content"
+    if str(row["id"]) in seen:
+        return f"id {row['id']!r} is that of row {seen[str(row['id'])]} too; ids must differ"
+    return ""
+
+
 def write_jsonl(path, rows: Iterable) -> None:
     """Write rows, whole or not at all: into a temporary file beside `path`, then renamed."""
     path = Path(path)

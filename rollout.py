@@ -104,7 +104,7 @@ async def rollout(
     run = _Run(trajectory, chat, sampler, params, max_seq_len, images_dir, executor, tool_timeout)
     try:
         episode = episode or await _thread(run, "start", task.start, row, folder)
-        _append(run, shared or await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder))
+        _append(run, shared or await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder, ours=True))
         await _turns(run, episode, getattr(task, "ANSWER", ANSWER), max_turns, first, first_seconds)
         if hasattr(task, "reward"):  # a grader that breaks is an error, not a wrong answer
             total, parts = await _thread(run, "reward", task.reward, row, trajectory)
@@ -148,7 +148,7 @@ async def rollout_group(
     begun, episode, shared, firsts = time.monotonic(), None, None, [None] * group_size
     try:
         episode = await _thread(run, "start", task.start, row, folder)
-        shared = await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder)
+        shared = await _thread(run, "prompt", encode_prompt, chat, episode.messages, episode.tools, folder, ours=True)
         budget = min(params.max_tokens, max_seq_len - chunks_length(shared))
         if budget > 0:
             seed_of_group = derive_seed(seed, row.get("id"), "group")
@@ -214,44 +214,68 @@ async def _turns(run: _Run, episode, answer, max_turns: int, first, first_second
 
 async def _generate(run: _Run, episode, number: int, sample: Sample | None, seconds: float) -> str:
     """Sample one turn, with inline tools, and append it. Returns a finish reason, or "" if the turn is complete."""
-    trajectory, turn = run.trajectory, Turn([], [], seconds={"sample": seconds, "tool": 0.0})
-    forbidden = tuple(getattr(episode, "forbidden", ()))
+    turn = Turn([], [], seconds={"sample": seconds, "tool": 0.0})
     while True:
-        room, left = run.max_seq_len - len(trajectory.sampled), run.params.max_tokens - len(turn.tokens)
+        room, left = run.max_seq_len - len(run.trajectory.sampled), run.params.max_tokens - len(turn.tokens)
         if min(room, left) <= 0:
             return "max_seq_len" if room <= 0 else "length"
         if sample is None:
-            begun, seed = time.monotonic(), derive_seed(trajectory.seed, trajectory.id, trajectory.sample_index, number, len(turn.tokens))
-            samples = await _request(run, trajectory.chunks, 1, min(room, left), seed, _stops(run, episode))
-            sample = samples[0] if samples else Sample([], [], "stop")
-            turn.seconds["sample"] += time.monotonic() - begun
+            sample = await _next_sample(run, episode, number, turn, min(room, left))
         _check_sample(sample, min(room, left))
-        if not turn.tokens:
-            trajectory.turns.append(turn)
-        _append(run, [TextChunk(tuple(sample.tokens))], sample.logprobs)
-        turn.tokens, turn.logprobs = turn.tokens + list(sample.tokens), turn.logprobs + [float(x) for x in sample.logprobs]
-        written = decode(run.chat, list(sample.tokens))
-        turn.text, turn.stop_reason = turn.text + written, sample.stop_reason
-        invented = [text for text in forbidden if text in written]
-        if invented:
+        written = _write(run, turn, sample)
+        if invented := [text for text in getattr(episode, "forbidden", ()) if text in written]:
             turn.action = Action("invalid", text=turn.text, error=f"fabricated observation: the model wrote {invented[0]!r} itself")
             return "invalid_action"
         if sample.stop_reason == "length" and sample.tokens[-1] not in run.chat.stop_tokens:  # (it may have ended with its last token)
             turn.action = Action("invalid", text=turn.text, error="cut off by the token limit")
             return "length" if left <= room else "max_seq_len"
-        result = None
-        if sample.stop_reason == "stop_string" and hasattr(episode, "inline"):
-            begun = time.monotonic()
-            result = await _thread(run, "tool", episode.inline, turn.text)
-            turn.seconds["tool"] += time.monotonic() - begun
+        result = await _inline(run, episode, turn) if sample.stop_reason == "stop_string" else None
         if result is None:
             return ""
-        context = encode_text(run.chat, result)
-        if len(trajectory.sampled) + len(context) + 1 > run.max_seq_len:
-            turn.action = Action("inline", text=turn.text)
+        if not _inject(run, turn, result):
             return "max_seq_len"
-        _append(run, [context])
-        turn.text, turn.inline, sample = turn.text + result, turn.inline + [result], None
+        sample = None
+
+
+async def _next_sample(run: _Run, episode, number: int, turn: Turn, budget: int) -> Sample:
+    """The next piece of turn `number`, of at most `budget` tokens. The seed depends on where the piece begins, not on what was sampled before."""
+    begun, trajectory = time.monotonic(), run.trajectory
+    seed = derive_seed(trajectory.seed, trajectory.id, trajectory.sample_index, number, len(turn.tokens))
+    samples = await _request(run, trajectory.chunks, 1, budget, seed, _stops(run, episode))
+    turn.seconds["sample"] += time.monotonic() - begun
+    return samples[0] if samples else Sample([], [], "stop")
+
+
+def _write(run: _Run, turn: Turn, sample: Sample) -> str:
+    """Append a sample to the record and to its turn, which enters the trajectory with its first piece. Returns the text of the sample."""
+    if not turn.tokens:
+        run.trajectory.turns.append(turn)
+    _append(run, [TextChunk(tuple(sample.tokens))], sample.logprobs)
+    turn.tokens, turn.logprobs = turn.tokens + list(sample.tokens), turn.logprobs + [float(x) for x in sample.logprobs]
+    written = decode(run.chat, list(sample.tokens))
+    turn.text, turn.stop_reason = turn.text + written, sample.stop_reason
+    return written
+
+
+async def _inline(run: _Run, episode, turn: Turn) -> str | None:
+    """What the episode puts into the turn where generation paused; None: nothing, the turn ends here."""
+    if not hasattr(episode, "inline"):
+        return None
+    begun = time.monotonic()
+    result = await _thread(run, "tool", episode.inline, turn.text)
+    turn.seconds["tool"] += time.monotonic() - begun
+    return result
+
+
+def _inject(run: _Run, turn: Turn, result: str) -> bool:
+    """Append an inline result if it leaves room for one more token."""
+    context = encode_text(run.chat, result)
+    if len(run.trajectory.sampled) + len(context) + 1 > run.max_seq_len:
+        turn.action = Action("inline", text=turn.text)
+        return False
+    _append(run, [context])
+    turn.text, turn.inline = turn.text + result, turn.inline + [result]
+    return True
 
 
 async def _observe(run: _Run, episode, action: Action, turn: Turn) -> Observation:
@@ -268,13 +292,13 @@ async def _observe(run: _Run, episode, action: Action, turn: Turn) -> Observatio
 
 async def _deliver(run: _Run, turn: Turn, observation: Observation) -> bool:
     """Append the observation if it leaves room for one more token. Whole or not at all: a picture never loses its positions."""
-    chunks = await _thread(run, "tool", encode_observation, run.chat, observation, turn.tokens[-1])
+    chunks = await _thread(run, "tool", encode_observation, run.chat, observation, turn.tokens[-1], ours=True)
     if len(run.trajectory.sampled) + chunks_length(chunks) + 1 > run.max_seq_len:
         return False
     _append(run, chunks)
     turn.observation = observation
     if run.images_dir is not None:
-        turn.image_files = [await _thread(run, "tool", save_picture, png, run.images_dir) for png in observation.images]
+        turn.image_files = [await _thread(run, "tool", save_picture, png, run.images_dir, ours=True) for png in observation.images]
     return True
 
 
@@ -319,8 +343,11 @@ def _check_sample(sample: Sample, budget: int) -> None:
         raise Failed(f"bad_sample: {reasons[0]}")
 
 
-async def _thread(run: _Run, code: str, function, *args):
-    """Run a function of the task off the event loop, for at most `tool_timeout` seconds. Whatever it raises becomes `Failed`."""
+async def _thread(run: _Run, code: str, function, *args, ours=False):
+    """Run a function of the task off the event loop, for at most `tool_timeout` seconds. Whatever it raises becomes `Failed`.
+
+    `ours`: not the task's. It doesn't stand in line behind the tools, or else no branch would sample again before the tools of all are done.
+    """
 
     def guarded():  # a future can't carry every exception (StopIteration, SystemExit), a pair can
         try:
@@ -328,7 +355,7 @@ async def _thread(run: _Run, code: str, function, *args):
         except BaseException as error:
             return None, error
 
-    future = asyncio.get_running_loop().run_in_executor(run.executor, guarded)
+    future = asyncio.get_running_loop().run_in_executor(None if ours else run.executor, guarded)
     done, _ = await asyncio.wait([future], timeout=run.tool_timeout)
     if not done:
         raise Failed(f"timeout: {code} took longer than {run.tool_timeout:g} s")

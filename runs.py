@@ -134,10 +134,11 @@ def make_folder(path, flag):
 
 def load_module(folder, name):
     """tasks/<name>.py or backends/<name>.py; an unknown name stops with the names there are."""
-    mark = {"tasks": "\ndef start(", "backends": "\nasync def create_sampler("}[folder]  # other files there are helpers
-    available = sorted(path.stem for path in (Path(__file__).parent / folder).glob("*.py") if mark in path.read_text(encoding="utf-8"))
-    if f"{folder}.{name}" in sys.modules:
+    has = {"tasks": "start", "backends": "create_sampler"}[folder]  # other files there are helpers
+    if hasattr(sys.modules.get(f"{folder}.{name}"), has):
         return sys.modules[f"{folder}.{name}"]
+    files = (Path(__file__).parent / folder).glob("*.py")
+    available = sorted(path.stem for path in files if f"\ndef {has}(" in (text := path.read_text(encoding="utf-8")) or f"\nasync def {has}(" in text)
     if name not in available:
         raise SystemExit(f"--{folder.removesuffix('s')} {name}: {folder}/ has {', '.join(available) or 'none'}")
     return importlib.import_module(f"{folder}.{name}")
@@ -264,6 +265,18 @@ def stream_jsonl(path):
             except ValueError as error:
                 if line.endswith(b"\n"):
                     raise SystemExit(f"{path}, line {number}: not valid JSON ({error})") from None
+
+
+def stream_trajectories(path, has=("id", "finish_reason", "turns", "parts")):
+    """The records of a trajectories.jsonl one at a time. SystemExit with file and line at one without what `has` names."""
+    for number, record in enumerate(stream_jsonl(path), 1):
+        missing = [name for name in has if not isinstance(record, dict) or name not in record]
+        if missing:
+            raise SystemExit(f"{path}, line {number}: no trajectory of eval.py or train_rl.py (no {', '.join(missing)})")
+        turns = record.get("turns", [])
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) and isinstance(turn.get("text"), str) for turn in turns):
+            raise SystemExit(f"{path}, line {number}: no trajectory of eval.py or train_rl.py (turns is not a list of objects with text)")
+        yield record
 
 
 def _drop_after(path, step):

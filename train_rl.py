@@ -55,6 +55,7 @@ import health
 import runs
 import usage
 from backends import parallel
+from records import load_rows
 
 
 def pair(text):
@@ -155,27 +156,19 @@ def filter_pool(args, rows):
     if not (args.pool / "trajectories.jsonl").is_file():
         raise SystemExit(f"--pool {args.pool}: no trajectories.jsonl there; it is an --output folder of eval.py")
     solved = Counter()
-    for record in runs.stream_jsonl(args.pool / "trajectories.jsonl"):
+    for record in runs.stream_trajectories(args.pool / "trajectories.jsonl", ("id", "parts")):
         solved[record["id"]] += record["parts"].get("correct", 0) == 1
     kept = [row for row in rows if row["id"] in solved and low <= solved[row["id"]] <= high]
     print(f"--pool: {len(kept)} of {len(rows)} questions were solved {low} to {high} times")
     return kept
 
 
-def load_rows(args, task):
-    """Questions, after the pool filter."""
-    from protocol import read_jsonl
-    from records import set_values
-
-    rows = set_values(read_jsonl(args.data), args.set)
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or "id" not in row or not row.get("messages"):
-            raise SystemExit(f"{args.data}, row {number}: needs id and messages; write the file with prepare_data.py bench")
-        if wrong := getattr(task, "check_row", lambda row: "")(row):
-            raise SystemExit(f"{args.data}, row {number}: {wrong}")
+def load_questions(args, task):
+    """Rows with ids of their own, and labels where the task needs them; after the pool filter."""
+    rows = load_rows(args.data, task, args.set, graded=True)
     rows = filter_pool(args, rows) if args.pool else rows
     if not rows:
-        raise SystemExit(f"{args.data}: no questions" + (" left by --pool" if args.pool else ""))
+        raise SystemExit(f"{args.data}: no questions left by --pool")
     return rows
 
 
@@ -297,7 +290,8 @@ async def main():
     rank, ranks = parallel.join(args)
     task, backend = runs.load_module("tasks", args.task), runs.load_module("backends", args.backend)
     options = backends.options(args, backend.load_trainer)
-    rows, folder = load_rows(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
+    sampling = {"sampling": True} if args.fsdp else {}  # split weights can't be sampled from: a whole copy stands beside them
+    rows, folder = load_questions(args, task), args.data.parent  # before the run takes its name: what is wrong here is mended and tried again
     if args.dart and not hasattr(task, "token_spans"):
         raise SystemExit(f"--dart: tasks/{args.task}.py has no token_spans(row, text), which says where reasoning and call stand")
     # A resumed run needs the place where it began for the anchor alone: its folder may be gone.
@@ -313,7 +307,7 @@ async def main():
     # ---------------------------------------------------------------- model, place in the data
     before = run.restored or {"state_path": begin, "step": 0, "epoch": 0, "offset": 0, "updates": 0}
     meter, with_optimizer = usage.Meter(args.price, run.restored), args.resume_optimizer or bool(run.restored)
-    trainer = usage.Counted(await backend.load_trainer(before["state_path"], with_optimizer=with_optimizer, **options), meter)
+    trainer = usage.Counted(await backend.load_trainer(before["state_path"], with_optimizer=with_optimizer, **options, **sampling), meter)
     chat = load_chat(args.base_model or trainer.base_model, args.model_revision, args.template)
     anchor = usage.Counted(await backend.load_trainer(begin, with_optimizer=False, **options), meter) if args.kl_coef else None
     params = SamplingParams(args.max_tokens, args.temperature, args.top_p)

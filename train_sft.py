@@ -28,6 +28,7 @@ import backends
 import runs
 import usage
 from backends import parallel
+from records import load_rows
 
 
 def parse_args():
@@ -62,28 +63,10 @@ def parse_args():
     return args
 
 
-def load_rows(path):
-    from protocol import read_jsonl
-
-    rows, seen = read_jsonl(path), set()
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or "id" not in row:
-            raise SystemExit(f"{path}, row {number}: needs id and messages; write the file with prepare_data.py sft")
-        wrong = fault(row, path.parent) or (f"id {row['id']!r} is that of an earlier row; ids must differ" if row["id"] in seen else "")
-        if wrong:
-            raise SystemExit(f"{path}, row {number}: {wrong}")
-        seen.add(row["id"])
-    if not rows:
-        raise SystemExit(f"{path}: no rows")
-    return rows
-
-
 def fault(row, folder):
-    """What is wrong with a row, before anything is trained; "" if nothing is."""
-    if not isinstance(row["id"], (str, int)):
-        return f"id {row['id']!r} must be a text"
+    """What is wrong with the messages of a row, before anything is trained; "" if nothing is."""
     for place, message in enumerate(row["messages"], 1):
-        if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+        if message.get("role") not in ("system", "user", "assistant", "tool"):
             return f"message {place} needs a role: system, user, assistant or tool"
         content = message.get("content")
         if content is not None and not isinstance(content, (str, list)):
@@ -160,7 +143,8 @@ async def main():
         was = runs.read_config(args.resume)["flags"]["batch_size"]
         if was != args.batch_size:
             raise SystemExit(f"--batch-size {args.batch_size}: {args.resume} counts its place in the data in batches of {was}, which can't change on --resume")
-    train, val = (load_rows(args.data_dir / name) for name in ("sft_train.jsonl", "sft_val.jsonl"))
+    files = [args.data_dir / name for name in ("sft_train.jsonl", "sft_val.jsonl")]
+    train, val = (load_rows(path, fault=lambda row: fault(row, args.data_dir)) for path in files)
     chat = load_chat(args.base_model, args.model_revision, args.template)
 
     # ---------------------------------------------------------------- rows -> datums, each made once
@@ -265,9 +249,10 @@ async def main():
             loss, entropy = token_loss(data, output), output.metrics.get("entropy", float("nan")) * trained_tokens(data) if data else 0.0
             values = {"lr": rate, "grad_norm": stepped["grad_norm"], "time/wait_data": waited}
         # Every rank hears of every other one here, so that all see the same losses and stop after the same step
-        heard = await parallel.gather((loss, entropy, usage.positions(data), left_out, runs.stop_requested()))
+        heard = await parallel.gather((loss, entropy, usage.positions(data), set(left_out), runs.stop_requested()))
         losses, entropies, positions, left_outs, stops = zip(*heard)
-        left_out, stopping, seconds = set().union(*left_outs), any(stops), time.monotonic() - begun
+        left_out.update(*left_outs)  # in place: the next batch is being made in a thread
+        stopping, seconds = any(stops), time.monotonic() - begun
         if tokens:
             values |= {"train/loss": sum(losses) / tokens, "train/assistant_tokens": tokens, "train/epoch": (step + 1) / per_epoch,
                        "entropy": sum(entropies) / tokens, "time/step": seconds, "tok_per_sec": sum(positions) / seconds}  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import runs
-from protocol import read_jsonl
+from records import load_rows
 
 ROOT = Path(__file__).resolve().parent
 
@@ -64,11 +64,12 @@ def read_prompts(folder):
     """{row id: prompt} for training runs, whose trajectories don't repeat it: from the rows that the run's config names, if still there."""
     try:
         flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))["flags"]
-        rows = read_jsonl(flags["data"]) if Path(flags["data"]).is_file() else []
+        path = Path(flags["data"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     text = lambda content: content if isinstance(content, str) else "\n".join(part.get("text", "<image>") for part in content or [])
-    return {row["id"]: [{"role": message["role"], "text": text(message["content"])} for message in row["messages"]] for row in rows}
+    rows = load_rows(path) if path.is_file() else []
+    return {row["id"]: [{"role": message.get("role"), "text": text(message.get("content"))} for message in row["messages"]] for row in rows}
 
 
 def write_report(folder, path, limit):
@@ -77,6 +78,8 @@ def write_report(folder, path, limit):
     source = folder / "trajectories.jsonl"
     if not source.exists():
         raise SystemExit(f"{source}: not there; evaluations and RL runs write it")
+    if path.is_dir():
+        raise SystemExit(f"--save {path} is a folder: name a file in it")
     with open(source, "rb") as file:
         total = sum(1 for line in file if line.strip())
     chosen = {i * total // limit for i in range(limit)} if 0 < limit < total else range(total)
@@ -89,7 +92,7 @@ def write_report(folder, path, limit):
     runs.make_folder(path.parent, "--save")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(head)
-        for number, record in enumerate(runs.stream_jsonl(source)):
+        for number, record in enumerate(runs.stream_trajectories(source)):
             if number not in chosen:
                 continue
             entry, body = view(record, prompts)

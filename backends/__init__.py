@@ -40,8 +40,9 @@ def add_flags(parser):
     parser.add_argument("--backend", default="local", help="a module of backends/ (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda ... (default: the backend's choice)")
     parser.add_argument("--base-url", type=service_url, help="address of a service, for --backend pytrio and tinker (default: theirs)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the layers: faster after the first steps, on a GPU")
-    parser.add_argument("--recompute", action="store_true", help="keep only the inputs of layers, make the rest again: slower, a tenth of the memory")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=False, help="torch.compile the layers: faster after the first steps, on a GPU")
+    parser.add_argument("--recompute", action=argparse.BooleanOptionalAction, default=False, help="keep only the inputs of layers, make the rest again: slower, a tenth of the memory")
+    parser.add_argument("--fsdp", action=argparse.BooleanOptionalAction, default=False, help="split weights and optimizer over the ranks of torchrun (all weights, --rank 0)")
 
 
 def service_url(text):
@@ -55,7 +56,7 @@ def service_url(text):
 
 
 def options(args, function, revision=None) -> dict:
-    """What --device, --base-url, --compile, --recompute and --vllm-memory give a backend's `function` (load_trainer, create_sampler ...).
+    """What --device, --base-url, --compile, --recompute, --fsdp and --vllm-memory give a backend's `function` (load_trainer, create_sampler ...).
     SystemExit if it can't have them.
 
     revision: of a hub id, passed if the function takes one (a service serves what it serves).
@@ -65,7 +66,7 @@ def options(args, function, revision=None) -> dict:
         raise SystemExit(f"--base-url {args.base_url}: --backend {args.backend} runs here, without a service; leave it out, or use pytrio or tinker")
     if args.device and "base_url" in known:
         raise SystemExit(f"--device {args.device}: --backend {args.backend} is a service; leave it out, or use --backend local")
-    ways = {name: True for name in ("compile", "recompute") if getattr(args, name, False)}  # of training; a script that only samples has none
+    ways = {name: True for name in ("compile", "recompute", "fsdp") if getattr(args, name, False)}  # of training; a script that only samples has none
     if ways and "base_url" in known:
         raise SystemExit(f"--{' --'.join(ways)}: --backend {args.backend} is a service, which trains in its own way; leave it out, or use --backend local")
     memory = getattr(args, "vllm_memory", None)  # of the scripts that sample

@@ -208,6 +208,8 @@ class Engine:
             if request is None:
                 break
             self.waiting.append(request)
+            if idle and self.waiting[0].kind == "job":
+                break
             if idle and until is None:
                 until = time.monotonic() + 0.01
             if until and time.monotonic() > until:

@@ -36,13 +36,17 @@ def wrapped(eager, compile, recompute):
     return forward
 
 
-def training_bytes(model: Model, trained: list, compile: bool, recompute: bool) -> tuple[int, int]:
+def training_bytes(model: Model, trained: list, compile: bool, recompute: bool, ranks: int = 1) -> tuple[int, int]:
     """(bytes at all times, bytes for each position of a micro-batch), an estimate from the shapes, meant for the Llama / Qwen shape.
 
     Trained weights in bfloat16 have a float32 copy, a gradient in each of the two dtypes, and two moments; float32 ones need no copies.
+    ranks: that the weights are split over (sharded.py). What is no layer is whole during a step, with its gradient in bfloat16 and float32.
     """
-    weights = sum(p.numel() * p.element_size() for p in model.net.parameters())
-    extra = sum(p.numel() * (4 + 4 + 8 + 2 if p.dtype != torch.float32 else 4 + 8) for p in trained)
+    weights = sum(p.numel() * p.element_size() for p in model.net.parameters()) // ranks
+    extra = sum(p.numel() * (4 + 4 + 8 + 2 if p.dtype != torch.float32 else 4 + 8) for p in trained) // ranks
+    if ranks > 1:
+        layered = sum(p.numel() for p in getattr(model.inner, "language_model", model.inner).layers.parameters())
+        extra += 8 * (sum(p.numel() for p in model.net.parameters()) - layered + 3 * layered // model.text.num_hidden_layers)  # three layers, to prefetch
     head = HEAD_BYTES + (4 * model.head.weight.numel() if model.head.weight.requires_grad else 0)
     text, size = model.text, model.dtype.itemsize
     dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -79,10 +83,11 @@ def usable(free: int, total: int) -> int:
     return min(free, int(share * total))
 
 
-def planned(model: Model, compile, recompute, reserved: int = 0) -> int:
-    """How many positions are trained at once on a GPU, of which `reserved` bytes are for something else. Says what that will take."""
-    fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute)
-    here = sum(p.numel() * p.element_size() for p in model.net.parameters())
+def planned(model: Model, compile, recompute, reserved: int = 0, ranks: int = 1) -> int:
+    """How many positions are trained at once on a GPU, of which `reserved` bytes are for something else. Says what that will take.
+    ranks: that the weights are split over."""
+    fixed, each = training_bytes(model, [p for p in model.net.parameters() if p.requires_grad], compile, recompute, ranks)
+    here = sum(p.numel() * p.element_size() for p in model.net.parameters()) // ranks
     free, total = torch.cuda.mem_get_info(model.device)
     free = usable(free + here, total) - reserved
     positions = fitting_positions(fixed, each, free)

@@ -21,13 +21,15 @@ Losses, each a sum over tokens of weight x (old = `Datum.logprobs`, r = exp(logp
 
 On a GPU weights and arithmetic are bfloat16, with float32 master weights, gradient sums and optimizer state (on a CPU all is float32).
 
-Several processes (torchrun) train one model if each brings its own part of a batch: see parallel.py.
+Several processes (torchrun) train one model if each brings its own part of a batch: see parallel.py; sharded.py
+splits the weights over them, too.
 
 Not here: dropout (the model stays in eval mode).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -38,7 +40,9 @@ import torch
 from backends import AdamParams, Output, parallel
 from backends.engine import Engine
 from backends.gpu import planned, wrap_layers
-from backends.model import TOWERS, Model, load_model
+from backends.model import TOWERS, Model, check_device, load_model
+from backends.packing import send
+from protocol import TextChunk
 
 CLIP = {"ppo": (0.8, 1.2), "cispo": (0.8, 1.2), "gspo": (1 - 3e-4, 1 + 4e-4)}  # bounds unless config says otherwise
 LOSSES = ("cross_entropy", "importance_sampling", *CLIP)
@@ -100,10 +104,11 @@ def check(data: list, loss, config: dict, ranks: int = 1):
 
 
 class Trainer:
-    """See the top of this file. `base_model`: where the weights came from; `skipped`: optimizer steps left out for non-finite gradients."""
+    """See the top of this file. `base_model`: where the weights came from; `skipped`: optimizer steps left out for non-finite gradients;
+    `sharded`: the module of that name, if weights are split over the ranks."""
 
-    def __init__(self, model: Model, engine: Engine, *, base_model: str, rank: int, seed: int, peft=None, micro_positions=8192):
-        self.model, self.engine, self.peft = model, engine, peft
+    def __init__(self, model: Model, engine: Engine, *, base_model: str, rank: int, seed: int, peft=None, micro_positions=8192, sharded=None):
+        self.model, self.engine, self.peft, self.sharded = model, engine, peft, sharded
         self.base_model, self.rank, self.seed, self.micro_positions = base_model, rank, seed, micro_positions
         self.skipped, self.pending, self.failed = 0, False, False
         self.ranks = parallel.start(model.device)[1]
@@ -116,6 +121,8 @@ class Trainer:
 
     def sampler(self) -> Engine:
         """An on-policy sampler: the weights as they are when a request starts. `.version` counts optimizer steps."""
+        if self.sharded and self.engine.model is self.model:
+            raise SystemExit("sharded weights can't be sampled from: make the trainer with sampling=True, which keeps a whole copy for it")
         return self.engine
 
     async def forward(self, data: list, loss="cross_entropy", config: dict | None = None, everywhere: bool = False) -> Output:
@@ -153,13 +160,18 @@ class Trainer:
         check(data, loss, config, self.ranks)
         flats = [self.model.flatten(datum.chunks) for datum in data]
         logprobs = [np.zeros(len(flat), dtype=np.float32) for flat in flats]
+        goals = [self._wanted(i, data[i], flats[i], everywhere) for i in range(len(data))]
+        groups = self.model.batches([len(flat) for flat in flats], self.micro_positions)
+        groups = [group for group in groups if any(goals[i][1].any() for i in group)]
+        most = parallel.most(len(groups), self.model.device) if self.sharded else len(groups)
         sums, scored = {"loss_sum": torch.zeros(()), "token_count": torch.zeros(())}, []
         try:
-            for group in self.model.batches([len(flat) for flat in flats], self.micro_positions):
-                targets, wanted = zip(*(self._wanted(i, data[i], flats[i], everywhere) for i in group))
-                if any(want.any() for want in wanted):
-                    batch = [[items[i] for i in group] for items in (data, flats)]
-                    scored.append((group, wanted, self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)))
+            for group in groups:
+                targets, wanted = zip(*(goals[i] for i in group))
+                batch = [[items[i] for i in group] for items in (data, flats)]
+                scored.append((group, wanted, self._micro_batch(*batch, targets, wanted, loss, config, grad, sums)))
+            for _ in range(most - len(groups)):
+                self._empty_micro_batch(grad)
         except BaseException:
             if grad:
                 self._forget_gradients()  # half a batch is no gradient
@@ -169,7 +181,7 @@ class Trainer:
             values = values.cpu().numpy()
             for i, want in zip(group, wanted):
                 logprobs[i][want], values = values[: want.sum()], values[want.sum() :]
-        sums = {name: value.item() for name, value in sums.items()}
+        sums = dict(zip(sums, torch.stack(list(sums.values())).tolist()))
         count = max(1, sums["token_count"])
         return Output(logprobs, {name: value if name in ("loss_sum", "token_count") else value / count for name, value in sums.items()})
 
@@ -196,32 +208,45 @@ class Trainer:
             arrays = [getattr(datum, name) for datum in data]
             if any(array is None for array in arrays):
                 return None
-            return torch.as_tensor(np.concatenate([array[want] for array, want in zip(arrays, wanted)]), dtype=kind, device=logp.device)
+            return send(torch.as_tensor(np.concatenate([array[want] for array, want in zip(arrays, wanted)]), dtype=kind), logp.device)
 
         weights, old, advantages = gather("weights"), gather("logprobs"), gather("advantages")  # [N] each
-        sequence = torch.as_tensor(np.repeat(np.arange(len(data)), [want.sum() for want in wanted]), device=logp.device)  # [N]
+        sequence = send(torch.as_tensor(np.repeat(np.arange(len(data)), [want.sum() for want in wanted])), logp.device)  # [N]
         losses, clipped = token_losses(loss, logp, old, advantages, sequence, config)
         total = (losses * weights).sum()
         if grad:
             total.backward()
             self._gather_gradients()
         with torch.no_grad():
-            counted = weights != 0
-            found = {"loss_sum": total, "token_count": counted.sum(), "entropy": entropy[counted].sum()}
+            counted = weights != 0  # no indexing with it: a GPU would be waited for
+            found = {"loss_sum": total, "token_count": counted.sum(), "entropy": torch.where(counted, entropy, 0).sum()}
             if old is not None:
-                difference = (logp - old)[counted]
+                difference = torch.where(counted, logp - old, 0)
                 ratio = difference.exp()
-                found |= {"ratio_mean": ratio.sum(), "clip_fraction": clipped[counted].sum()}
+                found |= {"ratio_mean": torch.where(counted, ratio, 0).sum(), "clip_fraction": torch.where(counted, clipped, 0).sum()}
                 found |= {"kl": (ratio - 1 - difference).sum(), "logp_gap": difference.abs().sum()}
             for name, value in found.items():
                 sums[name] = sums.get(name, 0) + value.double()
             return logp.detach().float()
+
+    def _empty_micro_batch(self, grad):
+        """Shards of the weights come and go in calls that all ranks make together, also the one whose rows are done."""
+        flat = self.model.flatten([TextChunk((self.model.pad,))])
+        logp, _ = self.model.score([flat], [np.zeros(1, dtype=np.int64)], [np.ones(1, dtype=bool)], grad=grad)
+        if grad:
+            (0 * logp).sum().backward()
 
     def _gather_gradients(self):
         for weight, master in zip(self.weights, self.masters):
             if master is not weight and weight.grad is not None:
                 master.grad = weight.grad.float() if master.grad is None else master.grad.add_(weight.grad)
                 weight.grad = None
+
+    def _weights_changed(self):
+        if self.engine.model is not self.model:
+            self.sharded.follow(self.engine.model, self.model)
+            self.model.weights_changed()
+        self.engine.weights_changed()
 
     def _forget_gradients(self):
         for parameter in (*self.weights, *self.masters):
@@ -234,10 +259,11 @@ class Trainer:
             raise SystemExit("a forward_backward failed on one of the ranks: no step was taken, its own lines say why")
         if not self.pending and not (self.ranks > 1 and passed):
             raise ValueError("optim_step without gradients: call forward_backward before")
-        if self.ranks > 1:
+        if self.ranks > 1 and not self.sharded:  # there, each backward pass has summed
             parallel.sum_gradients(self.masters)
         limit = adam.grad_clip_norm if adam.grad_clip_norm > 0 else float("inf")
-        norm = torch.nn.utils.clip_grad_norm_([p for p in self.masters if p.grad is not None], limit).item()
+        norm = torch.nn.utils.clip_grad_norm_([p for p in self.masters if p.grad is not None], limit)
+        norm = (norm.full_tensor() if self.sharded else norm).item()
         skipped = not np.isfinite(norm)
         if skipped:
             self.skipped += 1
@@ -252,19 +278,22 @@ class Trainer:
             if rounded:
                 with torch.no_grad():
                     torch._foreach_copy_(*map(list, zip(*rounded)))
-            self.engine.weights_changed()
+            self._weights_changed()
         self._forget_gradients()
         return {"grad_norm": norm, "skipped": int(skipped), "skipped_total": self.skipped, "version": self.model.version}
 
     # ------------------------------------------------------------------ checkpoints
 
     def _save(self, path, *writers) -> str:
-        """All ranks have the same weights: rank 0 writes them."""
-        return str(path) if parallel.world()[0] else write_folder(path, *writers)
+        """Rank 0 writes the weights, which all ranks have, or have parts of."""
+        self.whole = self.sharded.gather(self) if self.sharded else None
+        path = str(path) if parallel.world()[0] else write_folder(path, *writers)
+        self.whole = None
+        return path
 
     def _write_weights(self, folder: Path):
         if self.peft is None:
-            self.model.net.save_pretrained(folder)
+            self.model.net.save_pretrained(folder, state_dict=self.whole["weights"] if self.whole else None)
             for name, data in self.companions.items():
                 if not (folder / name).exists():
                     (folder / name).write_bytes(data)
@@ -279,9 +308,12 @@ class Trainer:
         state |= {"version": self.model.version, "train_vision": bool(self.model.pictures) and not self.model.pictures.frozen}
         state |= {"optimizer": self.optimizer.state_dict(), "random": torch.get_rng_state()}
         state["masters"] = [None if master is weight else master.detach() for weight, master in zip(self.weights, self.masters)]
+        if self.whole:
+            state |= {name: self.whole[name] for name in ("optimizer", "masters")}
         torch.save(state, folder / STATE)
 
     def _read_state(self, state: dict):
+        state = self.sharded.scatter(self, state) if self.sharded else state
         self.optimizer.load_state_dict(state["optimizer"])
         with torch.no_grad():
             for master, saved in zip(self.masters, state["masters"], strict=True):
@@ -289,6 +321,9 @@ class Trainer:
                     master.copy_(saved)
         self.skipped, self.model.version = state["skipped"], state["version"]
         torch.set_rng_state(state["random"])
+        if self.engine.model is not self.model:
+            self.sharded.follow(self.engine.model, self.model)
+            self.engine.model.version = self.model.version
 
 
 def write_folder(path, *writers) -> str:
@@ -341,12 +376,13 @@ async def create_trainer(base_model, rank: int = 0, seed: int = 0, **options) ->
 
 
 def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, lora_alpha: int = 32, device="auto", dtype="auto",
-                  revision=None, micro_positions: int = 0, adapter=None, compile=False, recompute=False, make=None, reserved=0, **engine) -> Trainer:
+                  revision=None, micro_positions: int = 0, adapter=None, compile=False, recompute=False, fsdp=False, sampling=False,
+                  make=None, reserved=0, **engine) -> Trainer:
     """train_vision: whether the vision tower is trained, too (None: with rank 0 only; frozen, each picture passes it once).
 
     device, dtype, revision: see `load_model`. micro_positions: padded size of what is trained at once (0: 8192, on a GPU what fits, up to
-    16384). compile, recompute: see gpu.py. engine: options of `Engine`. make: another sampler, made of the model and these options, for which
-    `reserved` bytes of the GPU are left alone.
+    16384). compile, recompute: see gpu.py. fsdp: see sharded.py; sampling: with fsdp, keep a whole copy to sample from. engine: options of
+    `Engine`. make: another sampler, made of the model and these options, for which `reserved` bytes of the GPU are left alone.
     """
     if rank < 0:
         raise SystemExit(f"rank {rank}: use 0 for all weights, or the rank of a LoRA")
@@ -355,7 +391,14 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
     if (Path(base_model) / "adapter_config.json").is_file():
         raise SystemExit(f"model {base_model!r} is an adapter folder: load it with load_trainer (--load), or name its base model")
     train_vision = rank == 0 if train_vision is None else train_vision
-    model = load_model(base_model, device=device, dtype=dtype, train_vision=train_vision, revision=revision)
+    if fsdp and (parallel.world()[1] == 1 or rank):
+        raise SystemExit("--fsdp: " + ("a LoRA's base is not split; use --rank 0, or leave --fsdp out" if rank else "start it with torchrun: one process has nobody to share with"))
+    place = check_device(device)
+    dtype = ("float32" if place.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
+    load = functools.partial(load_model, base_model, dtype=dtype, train_vision=train_vision, revision=revision)
+    model = load(device="cpu" if fsdp else device)
+    if fsdp and model.pictures and train_vision:
+        raise SystemExit("--fsdp: a vision tower that is trained is not split; use train_sft.py --freeze-vision, or begin from such a run")
     peft = None
     if rank == 0:
         for module in model.vision_modules():
@@ -364,9 +407,16 @@ def _make_trainer(base_model, rank, seed, *, train_vision: bool | None = None, l
         peft = load_adapter(model, adapter, trainable=True) if adapter else add_adapter(model, rank, lora_alpha, seed)
     if compile or recompute:
         wrap_layers(model, compile, recompute)
-    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute, reserved))
-    engine = (make or make_engine)(model, **engine)
-    return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions)
+    sharded = None
+    if fsdp:
+        from backends import sharded  # torch's module for this takes long to load
+
+        parallel.start(place)
+        sharded.shard(model, place)
+    copy = load(device=device) if fsdp and sampling else model
+    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute, reserved, parallel.world()[1] if fsdp else 1))
+    engine = (make or make_engine)(copy, **engine, **({"fused": False} if fsdp and not sampling else {}))
+    return Trainer(model, engine, base_model=base_model, rank=rank, seed=seed, peft=peft, micro_positions=micro_positions, sharded=sharded)
 
 
 async def load_trainer(state_path, with_optimizer: bool = True, *, base_model=None, **options) -> Trainer:

@@ -31,7 +31,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from backends import parallel
-from backends.packing import can_pack, packed
+from backends.packing import can_pack, packed, send
 from checkpoints import check_model_name
 from protocol import TextChunk
 
@@ -304,17 +304,22 @@ class Model:
 
     def score(self, flats: list[Flat], targets: list, wanted: list, temperature: float = 1.0, grad: bool = False):
         """Log-probabilities of `targets` (int [T] each) where `wanted` (bool [T] each), and entropies there: float32 [N] both, by row."""
+        whole = functools.partial(self._score, flats, targets, wanted, temperature, grad)
+        return self.net(whole) if hasattr(self.net, "unshard") else whole()  # see sharded.py
+
+    def _score(self, flats, targets, wanted, temperature, grad):
         pictures = [chunk for flat in flats for _, chunk in flat.pictures]
         with torch.set_grad_enabled(grad):
             if self.packs:
                 ids, goal, mask = (torch.from_numpy(np.concatenate(arrays)) for arrays in ([flat.ids for flat in flats], targets, wanted))  # int64, int64, bool [N]
                 positions = torch.cat([flat.positions for flat in flats], 1)[:, None]  # [axes, 1, N]
                 extra = packed([len(flat) for flat in flats], self.device)
-                hidden = self.hidden(ids[None].to(self.device), positions.to(self.device), pictures, grad=grad, extra=extra)[0]  # [N, width]
+                hidden = self.hidden(send(ids[None], self.device), send(positions, self.device), pictures, grad=grad, extra=extra)[0]  # [N, width]
             else:
                 ids, positions, goal, mask = self._padded(flats, targets, wanted)
-                hidden = self.hidden(ids.to(self.device), positions.to(self.device), pictures, grad=grad)  # [B, T, width]
-            rows, goal = hidden[mask.to(self.device)], goal[mask].to(self.device)  # [n, width], [n]
+                hidden = self.hidden(send(ids, self.device), send(positions, self.device), pictures, grad=grad)  # [B, T, width]
+            places = send(mask.flatten().nonzero()[:, 0], self.device)  # by number: a GPU that is asked with a mask says how many, and is waited for
+            rows, goal = hidden.flatten(0, -2).index_select(0, places), send(goal[mask], self.device)  # [n, width], [n]
             if self.kernels:
                 size = max(1, 2**29 // self.vocab_size)  # 1 GiB of bfloat16
                 return self.kernels.ChosenLogprobs.apply(rows, self.head.weight, goal, self.blocked, temperature, size)
@@ -358,10 +363,11 @@ def micro_batches(lengths: list[int], budget: int, packed: bool = False) -> list
 # loading
 
 
-def check_device(device):
-    """SystemExit with one line if torch can't compute on `device`."""
+def check_device(device) -> torch.device:
+    """"auto": a GPU if there is one; "cuda": the GPU of this rank. SystemExit with one line if torch can't compute there."""
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
-        torch.zeros(1, device=device)
+        return torch.zeros(1, device=parallel.local_device() if device == "cuda" else device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise SystemExit(f"--device {device}: torch can't use it here ({str(error).splitlines()[0].rstrip('.')}); --device cpu always works") from None
 
@@ -376,10 +382,8 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
 
     logging.disable_progress_bar()
     name = str(name)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    device = parallel.local_device() if device == "cuda" else device
-    check_device(device)
-    dtype = ("float32" if torch.device(device).type == "cpu" else "bfloat16") if dtype == "auto" else dtype
+    device = check_device(device)
+    dtype = ("float32" if device.type == "cpu" else "bfloat16") if dtype == "auto" else dtype
     check_model_name(name)
     try:
         config = AutoConfig.from_pretrained(name, revision=revision)

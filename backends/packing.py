@@ -37,9 +37,14 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
+def send(tensor, device):
+    """A CPU tensor on the device, without waiting there: an ordinary copy waits for all that the GPU has been given before."""
+    return tensor.pin_memory().to(device, non_blocking=True) if torch.device(device).type == "cuda" else tensor.to(device)
+
+
 def packed(lengths: list[int], device) -> dict:
     """The arguments that say where sequences of these lengths begin."""
-    bounds = torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
+    bounds = send(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32), device)
     # A mask of four axes is handed on as it is, and not looked at: otherwise one of [T, T] would be made
     return {"attention_mask": torch.ones(1, 1, 1, 1, device=device), "cu_seq_lens_q": bounds, "max_length_q": max(lengths)}
 

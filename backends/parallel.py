@@ -48,8 +48,10 @@ def join(args) -> tuple[int, int]:
     """
     rank, size = world()
     if size > 1:
-        if args.backend != "local" or args.base_url:
-            raise SystemExit(f"--backend {args.backend} under torchrun: a service takes one process; start python {os.path.basename(sys.argv[0])}, without torchrun")
+        if getattr(args, "backend", "local") != "local" or getattr(args, "base_url", None):
+            raise SystemExit(f"--backend {args.backend} under torchrun: only local trains with several processes; start it with python")
+        if getattr(args, "price", None) and not args.yes:
+            raise SystemExit("--price under torchrun: nobody can be asked there; add --yes")
         sys.stdout = sys.stdout if rank == 0 else open(os.devnull, "w")
         start(args.device)
     return rank, size
@@ -110,6 +112,17 @@ def total(value: float, device="cpu") -> float:
     with one_line():
         dist.all_reduce(whole)
         return whole.item()
+
+
+def most(value: int, device="cpu") -> int:
+    """The largest over ranks, in the engine's thread."""
+    import torch
+    import torch.distributed as dist
+
+    whole = torch.tensor([value], device=device)
+    with one_line():
+        dist.all_reduce(whole, dist.ReduceOp.MAX)
+        return int(whole.item())
 
 
 def sum_gradients(parameters: list):

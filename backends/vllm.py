@@ -4,11 +4,10 @@
     samples = await trainer.sampler().sample(chunks, 8, SamplingParams(max_tokens=64))       # by vLLM, with the weights as they are now
     sampler = await create_sampler("Qwen/Qwen2.5-0.5B-Instruct")                             # sampling alone, for eval.py
 
-For models whose layers the local sampler doesn't know, and for many sequences of very different lengths. It needs vllm 0.26 (`uv sync --extra
-vllm`) and starts with the first request, in about a minute.
+For models whose layers the local sampler doesn't know. It needs vllm 0.26 (`uv sync --extra vllm`) and starts with the first request, in a minute.
 
-- Same order as the local engine: one thread steps vLLM and does the trainer's work; a job waits for the sequences under way, and requests that
-  come after it see its result. After an update the trained weights are copied (a LoRA merged, W + BA), and vLLM's memory of prefixes is emptied.
+- Same order as the local engine: one thread steps vLLM and does the trainer's work; a job waits for the sequences under way, and later requests
+  see its result. After an update the trained weights are copied (a LoRA merged, W + BA), and vLLM's memory of prefixes is emptied.
 - Log-probabilities are those of softmax(logits / temperature), as the trainer's, but from other kernels: `sampler_logp_diff` says how far off
   (0.01 to 0.02 a token is bfloat16), and --importance-cap makes up for it. With top_p or top_k vLLM gives those of what is left after the cut,
   which no trainer could compare with: a trainer's sampler refuses them.
@@ -18,6 +17,7 @@ vllm`) and starts with the first request, in about a minute.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import io
@@ -111,9 +111,8 @@ class VllmSampler:
         self.thread = threading.Thread(target=self._loop, name="vllm", daemon=True)
         self.thread.start()
 
-    # ------------------------------------------------------------------ for callers
-
-    version, run, close, _ask = Engine.version, Engine.run, Engine.close, Engine._ask  # the same queue before another worker
+    version, run, _ask = Engine.version, Engine.run, Engine._ask  # the same queue before another worker
+    close = functools.partialmethod(Engine.close, timeout=60.0)  # vLLM takes seconds to give its memory back
 
     async def sample(self, chunks: list, n: int, params: SamplingParams) -> list[Sample]:
         """n samples of a prompt. ValueError if prompt or parameters are unusable, FloatingPointError if the model's logits aren't finite."""
@@ -130,8 +129,6 @@ class VllmSampler:
         """For the trainer, inside a job. vLLM gets them with the next request: several updates in a row cost one copy."""
         self.model.weights_changed()
         self.stale = True
-
-    # ------------------------------------------------------------------ the worker
 
     def _loop(self):
         if self.model.device.type == "cuda":
@@ -176,13 +173,12 @@ class VllmSampler:
             self._take(output)
 
     def _fail_all(self, error):
-        while not self.inbox.empty():
-            self.waiting.append(self.inbox.get())
-        for request in {request for request, _ in self.under_way.values()} | {r for r in self.waiting if r}:
+        arrived = [self.inbox.get() for _ in range(self.inbox.qsize())]
+        for request in {request for request, _ in self.under_way.values()} | {*self.waiting, *arrived} - {None}:
             request.finish(error=error)
-        if self.under_way:
-            self.engine.abort_request(list(self.under_way))
-        self.waiting, self.under_way = [], {}
+        keys, self.waiting, self.under_way = list(self.under_way), [], {}
+        with contextlib.suppress(Exception):  # what broke may be vLLM itself
+            self.engine.abort_request(keys) if keys else None
 
     def _start(self):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # read when vllm is imported; its weights must be within reach
@@ -194,9 +190,10 @@ class VllmSampler:
                 model=self.model.name, revision=self.revision, dtype=str(self.model.dtype).removeprefix("torch."), load_format="dummy",
                 gpu_memory_utilization=self.memory, max_model_len=-1, max_num_seqs=self.max_rows, max_num_batched_tokens=8192,
                 logprobs_mode="processed_logprobs", generation_config="vllm", disable_log_stats=True, seed=0,
+                limit_mm_per_prompt={"video": 0} if self.model.pictures else {},  # vLLM measures memory with the largest that may come
             ))  # fmt: skip
         except Exception as error:
-            line = str(error).strip().splitlines()[0]
+            line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise RuntimeError(f"vLLM can't start ({line}); if that is about memory, try another --vllm-memory than {self.memory}") from error
 
     def _refresh(self):
@@ -219,8 +216,6 @@ class VllmSampler:
         else:
             raise RuntimeError("vLLM keeps prefixes of the old weights and doesn't let go of them; use --backend local")
         self.stale = False
-
-    # ------------------------------------------------------------------ requests
 
     def _submit(self, request):
         from PIL import Image

@@ -125,11 +125,13 @@ def generate(args, sequences: int, static: bool):
 def start_vllm(args):
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     from vllm import EngineArgs, LLMEngine
+    from vllm.usage.usage_lib import UsageContext
 
     if not args.model:
         raise SystemExit("vLLM needs --model FOLDER, a folder with weights and tokenizer")
     options = {"max_model_len": 1024, "gpu_memory_utilization": 0.3, "max_num_seqs": max(args.sequences + args.peer_sequences), "disable_log_stats": True}
-    return LLMEngine.from_engine_args(EngineArgs(model=args.model, dtype="bfloat16", generation_config="vllm", **options))
+    given = EngineArgs(model=args.model, dtype="bfloat16", generation_config="vllm", **options)
+    return LLMEngine.from_engine_args(given, usage_context=UsageContext.LLM_CLASS)  # with the defaults of its class for batches
 
 
 def vllm(args, engine, sequences: int, logprobs: bool) -> dict:

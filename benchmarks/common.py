@@ -80,17 +80,30 @@ def make_model(shape: str, folder=None):
     return Model(net, folder or tempfile.mkdtemp(), device=net.device)  # an empty folder: there is no tokenizer
 
 
-def make_trainer(shape: str, folder=None, compile=False, recompute=False, micro_positions=0, make=None, **engine):
-    """A Trainer on such a model, all weights trained. make: another sampler than Engine, made of the model and `engine`."""
+def make_trainer(shape: str, folder=None, compile=False, recompute=False, micro_positions=0, fsdp=False, make=None, **engine):
+    """A Trainer on such a model, all weights trained. fsdp: split over the ranks (torchrun). make: another sampler than Engine, made of the model and
+    `engine`."""
+    from backends import parallel
     from backends.engine import Engine
     from backends.gpu import planned, wrap_layers
     from backends.local import Trainer
 
-    model = make_model(shape, folder)
+    model, sharded = make_model(shape, folder), None
     if compile or recompute:
         wrap_layers(model, compile, recompute)
-    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute))
-    return Trainer(model, (make or Engine)(model, **engine), base_model=model.name, rank=0, seed=0, micro_positions=micro_positions)
+    if fsdp:
+        from backends import sharded
+        from backends.model import Model
+
+        place = model.device
+        model = Model(model.net.to("cpu"), model.name)
+        release()
+        sharded.shard(model, place)
+        engine["fused"] = False
+    ranks = parallel.world()[1] if fsdp else 1
+    micro_positions = micro_positions or (8192 if model.device.type == "cpu" else planned(model, compile, recompute, ranks=ranks))
+    sampler = (make or Engine)(model, **engine)
+    return Trainer(model, sampler, base_model=model.name, rank=0, seed=0, micro_positions=micro_positions, sharded=sharded)
 
 
 def release():

@@ -383,12 +383,18 @@ def distilled(rows, records):
 def prepare_sft(args):
     """sft/: the program teacher's demonstrations, or a model's own right answers (`distil`: an evaluation's folder, on bench_rl_train)."""
     from datafiles import fresh_folder, split_sources, write_json
+    from runs import stream_trajectories
 
     settings, root = options(args), Path(args.output) / "countdown"
     if getattr(args, "distil", None):
-        rows = distilled(read_jsonl(root / "rl" / "bench_rl_train.jsonl"), read_jsonl(Path(args.distil) / "trajectories.jsonl", partial=True))
+        questions, played = root / "rl" / "bench_rl_train.jsonl", Path(args.distil) / "trajectories.jsonl"
+        if not played.is_file():
+            raise SystemExit(f"--distil {args.distil}: no trajectories.jsonl there; it is an --output folder of eval.py")
+        if not questions.is_file():
+            raise SystemExit(f"--distil {args.distil}: its questions are not in {questions}; write them before, with prepare_data.py bench --task countdown")
+        rows = distilled(read_jsonl(questions), stream_trajectories(played))
         if not rows:
-            raise SystemExit(f"{args.distil}: no right answer to a question of {root / 'rl' / 'bench_rl_train.jsonl'}")
+            raise SystemExit(f"--distil {args.distil}: no right answer to a question of {questions}")
     else:
         rng, rows = random.Random(f"{args.seed}-sft-words"), []
         for count, size in share_out(args.sft_size, settings["counts"]).items():
@@ -409,11 +415,13 @@ def prepare_sft(args):
 
 def prepare_bench(args):
     """rl/: bench_rl_train (pool), bench_dev, bench_test (held-out questions, at most 100 of a kind), bench_test_heldout (other wordings)."""
-    from datafiles import fresh_folder, write_json
+    from datafiles import at_most, fresh_folder, write_json
 
     settings, rng = options(args), random.Random(f"{args.seed}-bench-words")
     parts = {name: [] for name in ("bench_rl_train", "bench_dev", "bench_test", "bench_test_heldout")}
-    sizes = [share_out(size, settings["counts"]) for size in (args.train_size, args.dev_size, args.test_size)]
+    there = lambda place: len(range(*place)) * len(settings["counts"])
+    dev, test = at_most("--dev-size", args.dev_size, there(teacher.DEV)), at_most("--test-size", args.test_size, there(teacher.HELD_OUT))
+    sizes = [share_out(size, settings["counts"]) for size in (args.train_size, dev, test)]
     for count in settings["counts"]:
         train, dev, test = (size[count] for size in sizes)
         pool = teacher.pool_indices(count, args.seed, train, "train")

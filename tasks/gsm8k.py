@@ -28,6 +28,7 @@ HUB = ("openai/gsm8k", "main")
 SLICES = {"dev": (0, 200), "test": (200, 500)}  # of the test split
 NUMBER = re.compile(r"(?:(?<![0-9])-)?\$?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")  # 3-4 is two numbers, not 3 and -4
 HASH_MARK = re.compile(r"####[^#\n]*[0-9][^#\n]*\s*\Z")  # a last line that begins with #### and has a number
+LABELLED = True  # a row without a label can be answered, not rewarded
 PROMPTS = {
     "r1": "Solve the problem. Think first, inside <think> and </think>; then give the number, and nothing else, "
     "inside <answer> and </answer>."
@@ -246,11 +247,11 @@ def options(args):
 
 def prepare_sft(args):
     """sft/: the published solutions as demonstrations, sft_size of them (validation included), drawn by seed."""
-    from datafiles import fresh_folder, split_sources, write_json
+    from datafiles import at_most, fresh_folder, split_sources, write_json
 
     prompt, sizes = options(args)
     rows = load_rows(args, "train", prompt)
-    rows = random.Random(f"{args.seed}-sft").sample(rows, min(len(rows), sizes["sft"] or len(rows)))
+    rows = random.Random(f"{args.seed}-sft").sample(rows, at_most("--sft-size", sizes["sft"] or len(rows), len(rows)))
     held = split_sources([row["source_name"] for row in rows], args.val_fraction, args.seed)
     for row in rows:
         row["messages"] = [*row["messages"], {"role": "assistant", "content": demonstration(row)}]
@@ -263,12 +264,12 @@ def prepare_sft(args):
 
 def prepare_bench(args):
     """rl/: bench_rl_train (train split), bench_dev (test[0:200]), bench_test (test[200:500]), the last two again with the other prompt."""
-    from datafiles import fresh_folder, write_json
+    from datafiles import at_most, fresh_folder, write_json
 
     prompt, sizes = options(args)
     other = next(name for name in PROMPTS if name != prompt)
     train = load_rows(args, "train", prompt)
-    parts = {"bench_rl_train": random.Random(f"{args.seed}-train").sample(train, min(len(train), sizes["train"] or len(train)))}
+    parts = {"bench_rl_train": random.Random(f"{args.seed}-train").sample(train, at_most("--train-size", sizes["train"] or len(train), len(train)))}
     for ending, wording in (("", prompt), (f"_{other}", other)):
         test = load_rows(args, "test", wording)
         if len(test) < SLICES["test"][1]:

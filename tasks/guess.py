@@ -350,7 +350,7 @@ def prepare_sft(args):
 
 def prepare_bench(args):
     """rl/: bench_rl_train (1..high), bench_rl_train_easy (1..easy_high, the curriculum's first part), bench_dev, bench_test (three columns)."""
-    from datafiles import fresh_folder, write_json
+    from datafiles import at_most, fresh_folder, write_json
 
     high, easy, guesses, wordings = options(args)
     rng = random.Random(f"{args.seed}-guess-bench")
@@ -365,7 +365,7 @@ def prepare_bench(args):
         return games("train", each, high, wordings) + games("heldout", each, high, HELD_TEMPLATES) + games("1000", each, FAR_HIGH, wordings)
 
     parts = {"bench_rl_" + name: games("train", args.train_size, top, wordings) for name, top in (("train", high), ("train_easy", easy))}
-    parts |= {"bench_dev": columns(args.dev_size), "bench_test": columns(min(300, args.test_size))}
+    parts |= {"bench_dev": columns(args.dev_size), "bench_test": columns(at_most("--test-size", args.test_size, 300))}
     with fresh_folder(Path(args.output) / "guess" / "rl", "bench_stats.json") as folder:
         for name, part in parts.items():
             write_jsonl(folder / f"{name}.jsonl", part)

@@ -22,6 +22,8 @@ from tools import ZOOM_TOOL, render_spectrum, zoom_spectrum
 TOOLS = [ZOOM_TOOL]
 ANSWER = re.compile(r"<answer>\s*\\boxed\{(YES|NO)\}(?:(?!<answer>|</answer>).)*</answer>", re.S)  # one block, nothing nested in it
 ANSWERS = ("YES", "NO")
+LABELLED = True  # a row without a label can be answered, not rewarded
+SOURCES = ("hub", "synthetic", "files")  # of raw data: prepare_data.py --source
 ANSWER_PREFIX = "<answer>\\boxed{"  # what is written just before YES or NO: the probe of the no-tool baseline continues from here
 
 # name, what to look for (goes into the prompt), and what a demonstration says at the end

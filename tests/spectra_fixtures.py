@@ -11,6 +11,7 @@ from astropy.io import fits
 from PIL import Image
 
 import prepare_data
+import runs
 from protocol import read_jsonl
 from tasks import spec_o3_files
 
@@ -126,7 +127,7 @@ def small_bench(folder, **changes):
 def run_hub(tmp_path, stage, *more, **sources):
     flags = [item for name, path in sources.items() for item in (f"--{name}-source", str(path))]
     args = prepare_data.parse_args([stage, "--source", "hub", "--output", str(tmp_path / "out"), "--workers", "1", *flags, *map(str, more)])
-    task = prepare_data.load_task("spec_o3")
+    task = runs.load_module("tasks", "spec_o3")
     for name in ("sft", "bench") if stage == "all" else (stage,):
         getattr(task, f"prepare_{name}")(args)
     return tmp_path / "out" / "spec_o3"

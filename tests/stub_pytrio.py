@@ -254,6 +254,7 @@ def serving(folder, model, monkeypatch, limits=None):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body of an answer are two writes; the second would wait 40 ms for the first one's receipt
     stub: Stub
 
     def log_message(self, *_):

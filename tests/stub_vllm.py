@@ -64,6 +64,7 @@ class EngineArgs:
     generation_config: str = "auto"
     disable_log_stats: bool = False
     seed: int = 0
+    limit_mm_per_prompt: dict = field(default_factory=dict)
 
 
 @dataclass

@@ -423,7 +423,32 @@ def test_cross_puts_models_against_data(tmp_path, capsys):
     assert "| - |" in capsys.readouterr().out
 
 
-def test_a_record_that_nobody_wrote_is_one_line(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("7\n")
-    with pytest.raises(SystemExit, match="is not as eval.py or a training run writes it"):
-        analysis.main(["curves", str(tmp_path)])
+@pytest.mark.parametrize("command, file, content, says", [
+    ("curves", "metrics.jsonl", "7\n", "metrics.jsonl, line 1: not as a training run writes it"),
+    ("curves", "metrics.jsonl", '{"step": 1, "loss": 2}\n{"loss": 2}\n', "metrics.jsonl, line 2: not as a training run writes it"),
+    ("table", "metrics.json", "[]", r"metrics.json: not as eval.py writes it \(no JSON object\)"),
+    ("table", "metrics.json", "{}", r"score.of_played is None, not an object"),
+    ("compare", "metrics.json", '{"score": {"of_played": {"value": 0.5, "n": 2}}}', "config is None, not an object"),
+    ("compare", "metrics.json", '{"score": {"of_played": {"value": "half", "n": 2}}, "config": {}}', "score.of_played.value is 'half', not a number"),
+    ("table", "metrics.json", '{"score": {"of_played": {}}, "config": {}}', "score.of_played has no n"),
+    ("cross", "trajectories.jsonl", "7\n", r"trajectories.jsonl, line 1: no trajectory .*\(no id, task, finish_reason\)"),
+    ("cross", "trajectories.jsonl", '{"id": "a", "task": "x", "finish_reason": "answer", "eval": 3}\n', "line 1: eval is 3, not as eval.py"),
+    ("report", "trajectories.jsonl", '{"id": "a"}\n', r"line 1: no trajectory .*\(no finish_reason, turns, parts\)"),
+    ("report", "trajectories.jsonl", '{"id": "a", "finish_reason": "", "parts": {}, "turns": [3]}\n', "turns is not a list of objects with text"),
+])  # fmt: skip
+def test_a_record_that_nobody_wrote_names_its_file_and_line(tmp_path, command, file, content, says):
+    folder = output(tmp_path / "a", graded(4))
+    (folder / file).write_text(content)
+    with pytest.raises(SystemExit, match=says):
+        analysis.main([command, str(folder)])
+
+
+def test_macro_f1_over_few_tasks_says_so(tmp_path, capsys):
+    """Three rows: wd has a positive, cv none, so Macro F1 is that of wd alone."""
+    folder = output(tmp_path / "few", [record(0), record(2, "NO", "NO"), record(1, "NO", "NO")])
+    analysis.main(["table", str(folder)])
+    shown = capsys.readouterr().out
+    assert "| 100.0 [100.0, 100.0] (1 of 2 tasks) |" in shown
+    others = output(tmp_path / "others", [record(2, "NO", "YES"), record(4), record(1, "NO", "NO")])
+    comparing.paired(folder, others)
+    assert "Macro F1: none of the common rows is positive" in capsys.readouterr().out

@@ -439,7 +439,7 @@ def test_P36_interrupt_ends_at_once_and_loses_nothing(play, data, model):
     flags = ["--data", str(data), "--base-model", model, "--output", str(play.output), "--max-seq-len", "3000", "--concurrency", "2"]
     process = subprocess.Popen([sys.executable, "-c", SLOW, *flags], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        for _ in range(300):
+        for _ in range(1200):
             if (play.output / "trajectories.jsonl").exists() and len(trajectories(play.output)) >= 4:
                 break
             time.sleep(0.1)

@@ -71,8 +71,35 @@ def test_countdown(prepare, tmp_path):
     assert {(row["tool"], row["judge"], row["max_new"], row["expert"]["url"]) for row in rows} == {("calc+ask", "v1", 700, "http://x/v1")}
     folder = prepare("countdown", "--tool calc+ask --expert-wrong 1 --train-size 4", stage="bench")
     assert read_jsonl(folder / "rl" / "bench_rl_train.jsonl")[0]["expert"]["wrong"] == 1
-    with pytest.raises(SystemExit, match="trajectories.jsonl"):
+
+
+def test_distil_names_what_is_missing(prepare, tmp_path):
+    with pytest.raises(SystemExit, match=r"^--distil .*nothing: no trajectories.jsonl there"):
         prepare("countdown", f"--distil {tmp_path / 'nothing'}", stage="sft")
+    write_jsonl(tmp_path / "eval" / "trajectories.jsonl", [{"id": "a", "finish_reason": "answer", "turns": []}])
+    with pytest.raises(SystemExit, match=r"^--distil .*eval: its questions are not in .*bench_rl_train.jsonl; write them before"):
+        prepare("countdown", f"--distil {tmp_path / 'eval'}", stage="sft")
+    prepare("countdown", "--train-size 4", stage="bench")
+    with pytest.raises(SystemExit, match=r"eval/trajectories.jsonl, line 1: no trajectory of eval.py .*\(no parts\)"):
+        prepare("countdown", f"--distil {tmp_path / 'eval'}", stage="sft")
+
+
+@pytest.mark.parametrize("task, flags, says", [
+    ("guess", "--test-size 301", "--test-size 301: 300 are all there is"), ("countdown", "--test-size 201", "--test-size 201: 200 are all there is"),
+    ("countdown", "--counts 4 --dev-size 201", "--dev-size 201: 200 are all there is"),
+    ("gsm8k", "--train-size 41 --bench-source SOURCE", "--train-size 41: 40 are all there is"),
+])  # fmt: skip
+def test_more_than_there_is_is_said(prepare, source, capsys, task, flags, says):
+    prepare(task, "--train-size 5 " * (task != "gsm8k") + flags.replace("SOURCE", str(source)), stage="bench")
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["--source files", "--source hub", "--spectra .", "--labels x.csv", "--target wd", "--skip-bad", "--picture-size 224x96", "--base-model x"])
+def test_flags_of_the_spectra_are_refused_elsewhere(prepare, capsys, flag):
+    shown = flag if flag.startswith("--source") else flag.split()[0]
+    with pytest.raises(SystemExit, match=f"^{shown}: --task guess has no use for it"):
+        prepare("guess", flag)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("file", ["", "gsm8k_train.jsonl", "gsm8k_test.jsonl"])
@@ -107,8 +134,10 @@ def test_P50_a_wrong_flag_ends_in_one_line(prepare, source, tmp_path, capsys, ta
     (source / "other.jsonl").write_text("")
     with pytest.raises(SystemExit) as stopped:
         prepare(task, flags.replace("SOURCE", str(source)))
-    line = capsys.readouterr().err.strip().splitlines()[-1] if stopped.value.code == 2 else str(stopped.value)
+    shown = capsys.readouterr()
+    line = shown.err.strip().splitlines()[-1] if stopped.value.code == 2 else str(stopped.value)
     assert says in line and "\n" not in line
+    assert task == "gsm8k" or not shown.out, "before the settings are printed (gsm8k reads its files after that)"
     assert not list((tmp_path / task).rglob("*.jsonl"))
 
 
@@ -147,9 +176,9 @@ def test_P50_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, m
             evaluate("countdown", test, tmp_path / "out", model, "--policy", "gold", "--set", pair)
         monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--task", "countdown", "--data", str(test), "--set", pair])
         with pytest.raises(SystemExit, match=says):
-            train_rl.load_rows(train_rl.parse_args(), countdown)
+            train_rl.load_questions(train_rl.parse_args(), countdown)
     monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--data", str(test), "--set", "judge=v1", "--set", "max_new=9"])
-    assert {(row["judge"], row["max_new"]) for row in train_rl.load_rows(train_rl.parse_args(), countdown)} == {("v1", 9)}
+    assert {(row["judge"], row["max_new"]) for row in train_rl.load_questions(train_rl.parse_args(), countdown)} == {("v1", 9)}
 
 
 def test_a_row_that_cannot_be_played_is_named(prepare, model, tmp_path):

@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import tiny_folder
+from helpers import LAUNCH, TOY, tiny_folder
 from test_parallel import free_port, spawn, wait
-from test_train import LAUNCH, TOY
 
 import runs
 import train_rl
@@ -29,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SFT = "--base-model model --rank 0 --task toy --data-dir sft --batch-size 3 --learning-rate 1e-3 --grad-clip 0.5 --keep-last 0".split()
 RL = "--state-path model --task toy --data rl.jsonl --batch-size 3 --group-size 4 --max-tokens 6 --learning-rate 1e-3 --keep-last 0".split()
 COUNTED = ("train/loss", "val/loss", "reward/mean", "reward/std", "loss", "grad_norm", "entropy", "train/assistant_tokens", "frac_reward_zero_std", "distinct",
-           "reward_std", "virtual_max", "trained_trajectories", "train/rows_left_out", "usage/training_train", "usage/rollout_sample", "usage/rollout_prefill")  # fmt: skip
+           "reward_std", "virtual_max", "trained_trajectories", "usage/training_train", "usage/rollout_sample", "usage/rollout_prefill")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +150,43 @@ def test_a_rank_that_fails_ends_the_other_with_one_line():
     assert go(train_rl, 2, *RL, "--run-name", "fails", before=break_rank_one) == [1, 1] and time.monotonic() - begun < 60
 
 
+def hang_rank_one(rank):
+    from datetime import timedelta
+
+    from backends import parallel
+
+    parallel.PATIENCE = timedelta(seconds=5)
+    if rank == 1:
+        train_rl.judge = lambda *_: time.sleep(1000)
+
+
+def test_a_rank_that_hangs_ends_the_other_after_its_patience():
+    living, hung = spawn(main, 2, train_rl, [*RL, "--run-name", "hangs"], hang_rank_one)
+    try:
+        assert wait([living]) == [1] and hung.is_alive()
+    finally:
+        hung.kill()
+
+
 def test_services_take_one_process(monkeypatch):
     from backends import parallel
 
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     args = types.SimpleNamespace(backend="pytrio", base_url=None, device=None)
-    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: a service takes one process"):
+    with pytest.raises(SystemExit, match="--backend pytrio under torchrun: only local trains with several"):
         parallel.join(args)
+
+
+def test_ways_of_training_are_passed_on_and_refused_by_services():
+    import backends
+
+    args = types.SimpleNamespace(backend="local", device="cpu", base_url=None, compile=False, recompute=True, fsdp=False)
+    assert backends.options(args, lambda path, **options: None) == {"device": "cpu", "recompute": True}
+    args = types.SimpleNamespace(backend="tinker", device=None, base_url=None, compile=True, recompute=True, fsdp=False)
+    with pytest.raises(SystemExit, match="--compile --recompute: --backend tinker is a service"):
+        backends.options(args, lambda path, base_url=None: None)
+    assert backends.options(types.SimpleNamespace(backend="local", device=None, base_url=None), lambda path: None) == {}, "a script that only samples"
 
 
 def torchrun(script, *flags):
@@ -221,3 +249,20 @@ def test_P22_a_killed_rank_ends_the_job_which_goes_on_with_one_process_and_with_
     said = process.communicate(timeout=90)[0]
     assert process.returncode and time.monotonic() - begun < 60 and "SIGKILL" in said, said
     goes_on("killed")
+
+
+def pretrain_main(rank, out):
+    import pretrain
+
+    torch.set_num_threads(1)
+    sys.stdout = open(f"log.{os.getpid()}", "w")
+    sizes = "--objects 40 --held-out 40 --manuals 40 --workers 1 --picture-size 64x64 --width 64 --layers 1 --vocab-size 700 --steps 4 --batch-size 20"
+    pretrain.main(["tiny-vlm", *sizes.split(), "--learning-rate", "2e-2", "--out", out])
+
+
+@pytest.mark.slow
+def test_pretraining_with_two_ranks_is_that_with_one():
+    for name, size in (("pre-one", 1), ("pre-two", 2)):
+        assert wait(spawn(pretrain_main, size, name), 200) == [0] * size
+    one, two = ([(line["loss"], line["text"]) for line in json.loads((Path(name) / "pretraining.json").read_text())["stages"][0]["log"]] for name in ("pre-one", "pre-two"))
+    assert len(one) == 4 and np.array(two) == pytest.approx(np.array(one), abs=2e-3) and one[0] != one[-1]

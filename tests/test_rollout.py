@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -473,6 +474,29 @@ def test_tools_of_a_group_run_at_the_same_time(chat):
     script = lambda chunks, i, params: YES if "seen" in chat.tokenizer.decode(chunks[-1].tokens) else CALL
     trajectories = group(make_task(step), chat, ScriptedSampler(chat, script), 4)
     assert [t.finish_reason for t in trajectories] == ["answer"] * 4, [t.error for t in trajectories]
+
+
+def test_branches_sample_again_while_others_wait_for_their_tool(chat):
+    """One tool thread, four branches: the last one's tool waits until two others have sampled again, what they saw was encoded meanwhile."""
+    begun, again, found = [], threading.Semaphore(0), []
+
+    def step(action):
+        begun.append(0)
+        if len(begun) == 2:
+            time.sleep(0.3)  # by then the tools of the last two stand in line
+        if len(begun) == 4:
+            found.extend(again.acquire(timeout=20) for _ in range(2))
+        return Observation("seen")
+
+    def script(chunks, i, params):
+        if "seen" not in chat.tokenizer.decode(chunks[-1].tokens):
+            return CALL
+        again.release()
+        return YES
+
+    with ThreadPoolExecutor(1) as tools:
+        group(make_task(step), chat, ScriptedSampler(chat, script), 4, executor=tools)
+    assert found == [True, True]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,32 +11,19 @@ import sys
 import time
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import tiny_folder
+from helpers import LAUNCH, TOY, tiny_folder
 
 import train_rl
 import train_sft
 from protocol import write_jsonl
 from rollout import Trajectory
+from tasks import spec_o3
 
 ROOT = Path(__file__).resolve().parents[1]
-
-# A task that gives every group different rewards however little the model knows: the share of even token ids.
-TOY = '''
-from types import SimpleNamespace
-TOOLS = None
-def start(row, folder):
-    return SimpleNamespace(messages=row["messages"], tools=None, step=None)
-def reward(row, trajectory):
-    sampled = [token for turn in trajectory.turns for token in turn.tokens]
-    share = sum(token % 2 == 0 for token in sampled) / len(sampled)
-    return (1.0 if row["id"].startswith("solved") else share), {"even": share, "odd": 1 - share}
-def token_spans(row, text):
-    return {"reasoning": [(0, 2)], "tool": [(2, len(text))]}
-'''
-LAUNCH = "import sys, types, asyncio; sys.path.insert(0, {root!r}); toy = types.ModuleType('tasks.toy'); exec({toy!r}, toy.__dict__); sys.modules['tasks.toy'] = toy; import torch; torch.set_num_threads(1); import {script}; sys.argv = ['{script}.py'] + sys.argv[1:]; sys.exit(asyncio.run({script}.main()))"
 
 
 @pytest.fixture(scope="module")
@@ -388,9 +375,9 @@ def test_help_is_quick(script):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda rows: rows[3].update(id="s1"), "row 4: id 's1' is that of an earlier row"),
+        (lambda rows: rows[3].update(id="s1"), "row 4: id 's1' is that of row 2 too; ids must differ"),
         (lambda rows: rows[3].update(id=["a"]), r"row 4: id \['a'\] must be a text"),
-        (lambda rows: rows[3].update(messages=[5]), "row 4: message 1 needs a role"),
+        (lambda rows: rows[3].update(messages=[5]), "row 4: messages must be a list of objects"),
         (lambda rows: rows[3]["messages"][0].update(role="judge"), "row 4: message 1 needs a role"),
         (lambda rows: rows[3]["messages"][0].update(content=7), "row 4: message 1: content 7 must be a text"),
         (lambda rows: rows[3]["messages"][0].update(content=[{"type": "image", "image": "gone.png"}]), "row 4: picture gone.png isn't there"),
@@ -401,10 +388,50 @@ def test_demonstrations_are_checked_before_anything_is_trained(tmp_path, change,
     change(rows)
     write_jsonl(tmp_path / "sft_train.jsonl", rows)
     with pytest.raises(SystemExit, match=said):
-        train_sft.load_rows(tmp_path / "sft_train.jsonl")
+        train_sft.load_rows(tmp_path / "sft_train.jsonl", fault=lambda row: train_sft.fault(row, tmp_path))
+
+
+def test_questions_are_checked_before_anything_is_sampled(tmp_path):
+    """Rows without labels, ids that repeat, and a pool whose lines are no trajectories."""
+    row = {"id": "a", "task": "wd", "label": "YES", "spectrum": "a.npz", "messages": [{"role": "user", "content": "q"}]}
+    args = SimpleNamespace(data=tmp_path / "rl.jsonl", set=[], pool=None, pool_range=None)
+    for rows, said in (
+        ([row, row | {"id": "b", "label": None}], "rl.jsonl, row 2: no label, so no answer could be rewarded"),
+        ([row, row], "row 2: id 'a' is that of row 1 too; ids must differ"),
+        ([row, row | {"id": "b", "label": "MAYBE"}], "row 2: label 'MAYBE' must be YES, NO or null"),
+        ([], "rl.jsonl: no rows"),
+    ):
+        write_jsonl(args.data, rows)
+        with pytest.raises(SystemExit, match=said):
+            train_rl.load_questions(args, spec_o3)
+    write_jsonl(args.data, [row])
+    assert [one["id"] for one in train_rl.load_questions(args, spec_o3)] == ["a"]
+    write_jsonl(tmp_path / "pool" / "trajectories.jsonl", [{"id": "a", "parts": {"correct": 1.0}}, {"id": "a"}])
+    args.pool = tmp_path / "pool"
+    with pytest.raises(SystemExit, match=r"trajectories.jsonl, line 2: no trajectory of eval.py or train_rl.py \(no parts\)"):
+        train_rl.load_questions(args, spec_o3)
 
 
 def test_batch_size_of_sft_cannot_change_on_resume(monkeypatch):
     call(train_sft, monkeypatch, *sft_flags("batches", "--epochs", 1))
     with pytest.raises(SystemExit, match="--batch-size 3: runs/batches counts its place in the data in batches of 4"):
         call(train_sft, monkeypatch, "--resume", "runs/batches", "--batch-size", 3)
+
+
+# ---------------------------------------------------------------- another sampler
+
+
+def test_rl_with_vllm_as_its_sampler(monkeypatch):
+    """Through the script, on a stub of vLLM: sampler and trainer agree in every step, and only the policy starts a vLLM, not the anchor."""
+    import stub_vllm
+
+    from backends import vllm
+
+    stub_vllm.install(monkeypatch)
+    monkeypatch.setattr(vllm, "check_machine", lambda device="auto": None)
+    call(train_rl, monkeypatch, *rl_flags("rl-vllm", "--backend", "vllm", "--device", "cpu", "--vllm-memory", 0.2, "--kl-coef", 0.1, "--max-steps", 2))
+    call(train_rl, monkeypatch, "--resume", "runs/rl-vllm", "--max-steps", 3)
+    rows = metrics_of("rl-vllm")
+    assert [row["step"] for row in rows] == [1, 2, 3] and [row["sampler_version"] for row in rows] == [0, 1, 2]
+    assert all(row["sampler_logp_diff"] < 1e-4 and row["failed"] == 0 for row in rows)
+    assert [engine.args.gpu_memory_utilization for engine in stub_vllm.LLMEngine.made] == [0.2, 0.2]  # one a run

@@ -26,13 +26,13 @@ def reward(row, trajectory):
 
 
 # One question for each way that a trajectory ends; `SCRIPT` is what a policy that has learnt them by heart writes.
-LIMITS = {"max_tokens": 16, "max_turns": 3, "max_seq_len": 150}
+LIMITS = {"max_tokens": 16, "max_turns": 3, "max_seq_len": 300}
 SCRIPT = {  # question: (turns, what looking shows, finish reason)
     "apple": (["look", "say seven"], "seven", "answer"),
     "bread": (["hmm"], "-", "invalid_action"),
     "cloud": (["say " + "o" * 30], "-", "length"),
     "delta": (["look", "look", "look"], "look again", "max_turns"),
-    "eagle": (["look"], "a long story, " * 9, "max_seq_len"),
+    "eagle": (["look"], "a long story, " * 20, "max_seq_len"),
 }
 
 
