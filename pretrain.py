@@ -41,7 +41,7 @@ import numpy as np
 import lessons
 from backends import parallel
 from checkpoints import check_model_name
-from lessons import INK, MERGE, WHITE
+from lessons import INK, MERGE
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 MARKS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")  # one token each, but ordinary text
@@ -135,9 +135,9 @@ def graft(language, depth, width):
         for name, weight in model.model.visual.named_parameters():
             if weight.ndim == 1:
                 weight.fill_(float(name.endswith("weight")))  # norms; biases are 0
-            else:  # branches begin at half, the last layer so small that a picture is about as quiet as text (std 0.04 against 0.02)
-                scale = 0.5 if name.endswith(("attn.proj.weight", "fc2.weight")) else 0.06 if "merger.mlp.2" in name else 1.0
-                weight.normal_(0, 0.02 if "patch_embed" in name else scale / math.sqrt(weight[0].numel()))
+            else:
+                scale = 0.3 if "patch_embed" in name else 0.5 if name.endswith(("proj.weight", "fc2.weight", "mlp.2.weight")) else 1.0
+                weight.normal_(0, scale / math.sqrt(weight[0].numel()))
         # Small Qwen2.5 checkpoints never met the tags of a call: their rows equal those of thousands of unused tokens, from which a tied head
         # can't tell them, so they can't be sampled. The mean of a tag's parts, and noise, is a row of its own.
         table = model.get_input_embeddings().weight
@@ -262,27 +262,34 @@ def look(args, model, parameters, pool, facts, made, test_pool, test_facts):
     import torch
 
     (rank, ranks), started, log = parallel.world(), time.time(), []
-    head = lessons.Glance(model.config.get_text_config().hidden_size, args.device)
-    optimizer = torch.optim.AdamW([*parameters, head.query, head.out], lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=args.weight_decay, fused=True)
+    side = MERGE * model.config.vision_config.patch_size
+    head = lessons.Glance(model.config.get_text_config().hidden_size, args.picture_size[0] * args.picture_size[1] // side**2, args.device)
+    optimizer = torch.optim.AdamW([*parameters, *head.parameters], lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=args.weight_decay, fused=True)
 
     def answers(pool, facts, chosen, shift=(0, 0)):
         rows, slots, kinds, labels = lessons.pictures_that_decide(facts, pool, chosen)
         with torch.autocast(args.device.split(":")[0], torch.bfloat16, enabled=args.device != "cpu"):
             features = lessons.see(model, pool["pictures"][rows, slots].roll(shift, (1, 2)), args.device).pooler_output
-        return head(features, kinds), labels, slots
+        return head(features), kinds, labels, slots
 
     for step in range(args.look_steps):
         fill(pool, facts, made, min(args.objects, max(2 * args.batch_size, math.ceil(args.objects * (step + 1) / args.look_steps))))
-        logits, labels, _ = answers(pool, facts, torch.randint(len(facts), (2 * args.batch_size,))[rank::ranks], jitter(args))
-        loss = torch.nn.functional.cross_entropy(logits, labels) / ranks
+        logits, kinds, labels, _ = answers(pool, facts, torch.randint(len(facts), (2 * args.batch_size,))[rank::ranks], jitter(args))
+        loss = torch.nn.functional.cross_entropy(logits, 2 * kinds + labels) / ranks
         step_on(args, optimizer, loss, step, args.look_steps)
         if (step + 1) % max(1, args.look_steps // 10) == 0:
             with torch.no_grad():
                 parts = [answers(test_pool, test_facts, chosen) for chosen in torch.arange(len(test_facts)).split(256)]
-            right, slots = torch.cat([logits.argmax(-1) == labels for logits, labels, _ in parts]), torch.cat([slots for *_, slots in parts])
+            pairs = [logits.view(-1, len(lessons.TASKS), 2)[range(len(kinds)), kinds] for logits, kinds, _, _ in parts]  # NO and YES of its own task
+            right = torch.cat([pair.argmax(-1) == labels for pair, (_, _, labels, _) in zip(pairs, parts)])
+            slots = torch.cat([slots for *_, slots in parts])
             found = {name: round(right[mask].float().mean().item(), 3) for name, mask in (("full", slots == 0), ("window", slots > 0))}
             log.append({"look": step + 1, "loss": round(loss.item() * ranks, 4), "objects": len(facts), "seconds": round(time.time() - started, 1)} | found)
             print(json.dumps(log[-1]), flush=True)
+    with torch.no_grad():  # the head took any loudness; a language model expects that of its own embeddings, or twice that
+        features = torch.cat(list(lessons.see(model, pool["pictures"][:16, 0], args.device).pooler_output))
+        for weight in model.model.visual.merger.mlp[-1].parameters():
+            weight *= 2 * model.get_input_embeddings().weight.float().std() / features.float().std()
     return log
 
 
@@ -333,7 +340,7 @@ def save(model, tokenizer, args, log, template):
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
     pixels = {"shortest_edge": (patch * MERGE) ** 2, "longest_edge": 4 * args.picture_size[0] * args.picture_size[1]}
-    Qwen2VLImageProcessor(patch_size=patch, merge_size=MERGE, temporal_patch_size=2, image_mean=[WHITE] * 3, image_std=[INK] * 3, size=pixels).save_pretrained(out)
+    Qwen2VLImageProcessor(patch_size=patch, merge_size=MERGE, temporal_patch_size=2, image_mean=[lessons.white(model)] * 3, image_std=[INK] * 3, size=pixels).save_pretrained(out)
     earlier = json.loads((Path(args.init) / "pretraining.json").read_text())["stages"] if args.init else []
     names = {name: Path(value).name for name, value in vars(args).items() if name in ("out", "init", "language")}
     (out / "pretraining.json").write_text(json.dumps({"stages": [*earlier, {"command": vars(args) | names, "log": log}]}, indent=1) + "\n")

@@ -93,10 +93,10 @@ def test_pictures_at_once_are_what_the_library_makes_of_each(arch, grafted, tmp_
     folder = grafted if arch == "graft" else tiny_folder(tmp_path, arch)
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     size = {"shortest_edge": 28 * 28, "longest_edge": 112 * 56}
-    own = Qwen2VLImageProcessor(patch_size=14, merge_size=2, temporal_patch_size=2, image_mean=[lessons.WHITE] * 3, image_std=[lessons.INK] * 3, size=size)
+    own = Qwen2VLImageProcessor(patch_size=14, merge_size=2, temporal_patch_size=2, image_mean=[lessons.white(model)] * 3, image_std=[lessons.INK] * 3, size=size)
     gray = np.random.default_rng(0).integers(0, 256, (3, 56, 112), dtype=np.uint8)
     made = own(images=[Image.open(io.BytesIO(png(one))).convert("RGB") for one in gray], return_tensors="pt")
-    pixels, grid = lessons.patches(torch.from_numpy(gray), "cpu", 14)
+    pixels, grid = lessons.patches(torch.from_numpy(gray), "cpu", 14, lessons.white(model))
     assert torch.allclose(pixels, made["pixel_values"], atol=1e-5) and torch.equal(grid, made["image_grid_thw"])
     with torch.no_grad():
         expected = model.model.get_image_features(made["pixel_values"], made["image_grid_thw"], return_dict=True)
