@@ -113,3 +113,31 @@ def test_parts_limits_and_slim_runs(project):
     import checkpoints
 
     assert checkpoints.latest_checkpoint(folder)["step"] == 1
+
+
+STAND_IN = """#!/usr/bin/env bash
+echo "$@" >> said.txt
+value() { local flag=$1; shift; while [ $# -gt 0 ]; do if [ "$1" = "$flag" ]; then echo "$2"; return; fi; shift; done; }
+case $1 in
+    prepare_data.py) place=$(value --output "$@")/$(value --task "$@"); mkdir -p "$place/sft" "$place/rl" ;;
+    train_*) place=runs/$(value --run-name "$@"); mkdir -p "$place/checkpoints/s/sampler"; touch "$place/finished" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("script", sorted(path for folder in ("countdown", "gsm8k", "guess") for path in (ROOT / "experiments" / folder).glob("*.sh")), ids=lambda path: path.stem)
+def test_no_evaluation_of_an_experiment_writes_over_another(project, script, monkeypatch):
+    """A stand-in for python notes the commands. teachers.sh once sampled into the folder that its arm was to be evaluated in."""
+    (project / "experiments" / script.parent.name).mkdir()
+    shutil.copy(script, project / "experiments" / script.parent.name)
+    (project / "python").write_text(STAND_IN)
+    (project / "python").chmod(0o755)
+    start = project / "runs" / "calculator-calc-sft"
+    start.mkdir(parents=True)
+    (start / "finished").touch()
+    environment = os.environ | {"PYTHON": "./python", "MODEL": "some/model"} | ({"CARELESS": "10"} if script.stem == "arms" else {})
+    done = subprocess.run(["bash", f"experiments/{script.parent.name}/{script.name}"], cwd=project, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (project / "said.txt").read_text().splitlines()]
+    outputs = [line[line.index("--output") + 1] for line in lines if line[0] == "eval.py"]
+    assert len(outputs) > 1 and len(outputs) == len(set(outputs))

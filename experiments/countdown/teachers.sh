@@ -22,9 +22,9 @@ if part data && [ ! -e $files/sft-teacher ]; then
     mv $files/sft $files/sft-teacher
 fi
 if part sample && [ ! -e $files/sft-own ]; then
-    "$PYTHON" eval.py --task countdown --output outputs/teachers-own --base-model "$MODEL" --inject '' --data $files/rl/bench_rl_train.jsonl \
+    "$PYTHON" eval.py --task countdown --output outputs/teachers-samples --base-model "$MODEL" --inject '' --data $files/rl/bench_rl_train.jsonl \
         --limit "$OWN" --samples 8 --temperature 1 --concurrency 256 "${sizes[@]}"
-    "$PYTHON" prepare_data.py sft "${settings[@]}" --distil outputs/teachers-own    # the first right answer to each question
+    "$PYTHON" prepare_data.py sft "${settings[@]}" --distil outputs/teachers-samples    # the first right answer to each question
     mv $files/sft $files/sft-own
 fi
 for arm in $ARMS; do
