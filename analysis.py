@@ -241,7 +241,7 @@ def draw_curves(folders, names, path, wanted=None, smooth=0):
     keys = choose_keys(logs, wanted)
     if not keys:
         raise SystemExit(f"{folders[0]}: metrics.jsonl has no numbers yet")
-    columns = min(3, len(keys))
+    columns = 2 if len(keys) == 4 else min(3, len(keys))
     lines = -(-len(keys) // columns)
     figure, axes = start_figure(lines, columns, figsize=(3.1 * columns, 2.0 * lines + 0.4), sharex=True)
     for axis, key in zip(axes.flat, keys):

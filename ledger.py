@@ -13,9 +13,10 @@ own run fills in, one line of JSON a model:
 Experiments that are too unlike for that (several tables, several claims) tell what came out in words: `# question:`, `# varies:`, `# prediction:`,
 `# measured:` and `# reconciled:` with a ✓, ≈ or ✗ before each finding.
 
-verdict on the claim: ✓ the 95 % interval of the difference SECOND - FIRST lies wholly on its side of the bound, ✗ wholly on the other side,
-≈ it holds the bound, so that nothing is decided. Intervals are bootstraps over rows with the seeds' answers of a row together: they say how sure the
-difference is for these seeds, not for others, which is why each seed's value stands beside them.
+verdict on the claim: ✓ the 95 % interval of the difference SECOND - FIRST lies wholly on its side of the bound, and so does each seed's own difference;
+✗ all of them on the other side; ≈ neither, so that nothing is decided. Intervals are bootstraps over rows with the seeds' answers of a row together:
+they say how sure the difference is for these seeds, not for others. Two runs that differ in nothing but the seed may lie twenty points apart, which no
+number of rows brings to light: so seeds that disagree decide nothing, and each one's value is shown.
 
 Measures of evaluations: tool, tool:CATEGORY, reasoning, reward, request (whole requests). Of training runs: zero_std, the mean share of flat groups,
 and silent, that of groups without a gradient: a virtual full mark (NGRPO) makes the two differ.
@@ -82,14 +83,15 @@ def table_lines(entry, name):
     for result in entry["results"]:
         change = result["difference"]
         measured = f"{change['value']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}], n={change['n']}"
-        lines.append(f"| {name} | {Path(result['model']).name} | {claim} | {measured} | {result['seeds']} | {result['verdict']} |")
+        each = ", ".join(f"{change:+.3f}" for change in seed_changes(result["arms"], measure, first, second))
+        lines.append(f"| {name} | {Path(result['model']).name} | {claim} | {measured} | {each} | {result['verdict']} |")
     return lines or [f"| {name} | - | {claim} | not run | - | - |"]
 
 
 def show(folder):
     """The ledger as text: Markdown table, then question, prediction and lesson of each."""
     entries, out = [read_script(path) for path in find_scripts(folder)], []
-    out.append("| experiment | model | expected | measured | seeds | verdict |\n|---|---|---|---|---|---|")
+    out.append("| experiment | model | expected | measured | each seed | verdict |\n|---|---|---|---|---|---|")
     for entry in entries:
         out += table_lines(entry, entry["path"].relative_to(folder).with_suffix("").as_posix())
     for entry in entries:
@@ -145,13 +147,27 @@ def steps_report(folders, key):
     return {"value": value, "low": low, "high": high, "n": sum(map(len, logs)), "each": [float(np.mean(log)) for log in logs]}
 
 
-def verdict(change, sign, bound):
-    good = change["low"] > bound if sign == ">" else change["high"] < bound
-    bad = change["high"] < bound if sign == ">" else change["low"] > bound
-    return "✓" if good else "✗" if bad else "≈"
+def seed_changes(result, measure, first, second):
+    """SECOND - FIRST of each seed; an arm that was run once (raw, sft) stands against every seed of the other."""
+    before, after = (result[name][measure]["each"] for name in (first, second))
+    return [b - a for a, b in zip(before * (len(after) if len(before) == 1 else 1), after * (len(before) if len(after) == 1 else 1))]
 
 
-def record(script, model, arms, run_arms, extra=()):
+def verdict(change, each, sign, bound):
+    above = min(change["low"], *each) > bound
+    below = max(change["high"], *each) < bound
+    return "≈" if above == below else "✓" if above == (sign == ">") else "✗"
+
+
+def origin(folders, commit=None):
+    """(commit, day) of what was run, from its config.json: what it was recorded with may be another. `commit`: of folders that don't tell, as a copy without
+    .git makes them. Several commits are all named."""
+    configs = [json.loads(path.read_text(encoding="utf-8")) for folder in folders if (path := Path(folder) / "config.json").exists()]
+    told = sorted({((config.get("git") or {}).get("commit") or commit or "unknown")[:10] for config in configs})
+    return ", ".join(told), max((config.get("started") or "" for config in configs), default="")[:10] or "unknown"
+
+
+def record(script, model, arms, run_arms, extra=(), commit=None):
     """Measure, judge, and write the script's RESULT line of this model. Returns it."""
     entry = read_script(script)
     measure, first, second, sign, bound = EXPECT.fullmatch(entry["expect"]).groups()
@@ -171,9 +187,9 @@ def record(script, model, arms, run_arms, extra=()):
         changes = [np.mean(after[key]) - np.mean(before[key]) for key in before if key in after]
     value, low, high = metrics.mean_interval(changes)
     change = {"value": value, "low": low, "high": high, "n": len(changes)}
-    environment = runs.environment()
-    line = {"model": str(model), "commit": ((environment["git"] or {}).get("commit") or "unknown")[:10], "seeds": max(map(len, arms.values())),
-            "arms": result, "difference": change, "verdict": verdict(change, sign, float(bound)), "when": environment["started"][:10]}  # fmt: skip
+    made, day = origin([folder for folders in (*arms.values(), *run_arms.values()) for folder in folders], commit)
+    line = {"model": str(model), "commit": made, "seeds": max(map(len, arms.values())), "arms": result, "difference": change,
+            "verdict": verdict(change, seed_changes(result, measure, first, second), sign, float(bound)), "when": day}  # fmt: skip
     rounded = json.loads(json.dumps(line), parse_float=lambda text: round(float(text), 4))
     write_result(Path(script), rounded)
     return rounded
@@ -199,6 +215,7 @@ def parse_args(argv=None):
     sub.add_argument("--arm", action="append", nargs="+", required=True, metavar="NAME OUTPUT", help="an arm: its name and its evaluations, one a seed")
     sub.add_argument("--runs", action="append", nargs="+", default=[], metavar="NAME RUN", help="the training runs of an arm, one a seed")
     sub.add_argument("--also", action="append", default=[], metavar="MEASURE", help="measures beside tool and that of # expect")
+    sub.add_argument("--commit", help="that was run, where the folders don't tell (their config.json has no git)")
     return parser.parse_args(argv)
 
 
@@ -208,7 +225,7 @@ def main(argv=None):
         print(show(args.folder))
         return
     named = [{name: folders for name, *folders in given} for given in (args.arm, args.runs)]
-    result = record(args.script, args.model, *named, args.also)
+    result = record(args.script, args.model, *named, args.also, args.commit)
     change = result["difference"]
     print(f"{args.script.stem}: {change['value']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}], n={change['n']}, {result['verdict']}")
 

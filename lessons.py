@@ -11,10 +11,12 @@ bytes: that makes the tower's work one batch, at which it is ten times as fast a
 import functools
 import json
 import sys
+import zlib
 
 import numpy as np
 
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+TASKS = ("wd", "cv", "cc", "gm", "ss")
 MERGE = 2  # patches a side that become one position
 WHITE, INK = 1.0, 0.25  # image_mean and image_std: white paper becomes 0 and black ink -4, so blank patches are silent
 FORMS = (("in one word", "{}."), ("in brackets", "{{{}}}"), ("in a box", "\\boxed{{{}}}"), ("in quotes", '"{}"'), ("with a label", "answer={}"))
@@ -25,8 +27,8 @@ FORMS = (("in one word", "{}."), ("in brackets", "{{{}}}"), ("in a box", "\\boxe
 
 def conversation(number, seed, size, forms=FORMS, json_calls=False):
     """Object `number` of the pre-training range: its one to three pictures, grey [n, height, width] uint8, the text around them as
-    (text, trained) pairs, and what it shows: (task, number of windows, number of windows that decide). The question comes once and only the
-    answer is trained: asked after each picture, it would leak the answer."""
+    (text, trained) pairs, and what it shows: (task, label, for each window whether it decides). The question comes once and only the answer is
+    trained: asked after each picture, it would leak the answer."""
     import io
 
     from PIL import Image
@@ -43,12 +45,12 @@ def conversation(number, seed, size, forms=FORMS, json_calls=False):
     how, form = forms[rng.integers(len(forms))]
     question = f" Is this object {name}?" + (f" {guide}" if rng.random() < 0.5 else "") + f" Answer {how}."
     first, low, high = first_picture(*data, size)
-    pictures, captions, deciding = [first], [f"Spectrum from {low:.0f} to {high:.0f} Å."], 0
+    pictures, captions, deciding = [first], [f"Spectrum from {low:.0f} to {high:.0f} Å."], []
     for _ in range(rng.integers(3)):
         useful = bool(rng.random() < 0.75)
         window, label = (informative_window if useful else uninformative_window)(kind, rng)
         seen = zoom_spectrum(*data, window, label, size)
-        pictures, captions, deciding = pictures + seen.images, captions + [seen.text], deciding + useful
+        pictures, captions, deciding = pictures + seen.images, captions + [seen.text], [*deciding, useful]
     captions[0 if rng.random() < 0.7 else -1] += question
     words, text = vocabulary(), f"<|im_start|>system\n{SYSTEM}<|im_end|>\n" if rng.random() < 0.5 else ""
     for index, caption in enumerate(captions):
@@ -59,7 +61,17 @@ def conversation(number, seed, size, forms=FORMS, json_calls=False):
     text += "<|im_end|>\n<|im_start|>assistant\n"
     answer = form.format("YES" if positive else "NO") + "<|im_end|>"
     gray = np.stack([np.asarray(Image.open(io.BytesIO(picture)).convert("L")) for picture in pictures])
-    return gray, [(text, False), (answer, True)], (kind, len(pictures) - 1, deciding)
+    return gray, [(text, False), (answer, True)], (kind, positive, deciding)
+
+
+def squeeze(example):
+    """For the way from a worker: an uncompressed picture takes dozens of reads of a pipe, and each waits for Python's lock, which the training holds."""
+    return (example[0].shape, zlib.compress(example[0].tobytes(), 1)), *example[1:]
+
+
+def unsqueeze(example):
+    (shape, data), *rest = example
+    return np.frombuffer(bytearray(zlib.decompress(data)), np.uint8).reshape(shape), *rest
 
 
 @functools.lru_cache(1)
@@ -212,6 +224,41 @@ def forward_answers(model, batch, device):
     return model.lm_head(hidden[:, :-1][trained]), batch["tokens"][:, 1:][trained]  # hidden: [B, T, width]
 
 
+class Glance:
+    """A small head that answers from one picture alone, without the language model: each task asks the positions of a picture with a query of its own.
+    It teaches a tower from nothing to see, a thousand pictures a second: the one answer token of a conversation, through layers that have never
+    met a picture, tells it next to nothing at first. Thrown away afterwards."""
+
+    def __init__(self, width, device):
+        import torch
+
+        self.query = (torch.randn(len(TASKS), width, device=device) / width**0.5).requires_grad_(True)
+        self.out = torch.zeros(len(TASKS), 2, width, device=device, requires_grad=True)
+
+    def __call__(self, features, kinds):
+        """Logits [n, 2] of NO and YES; features: of n pictures, [positions, width] each; kinds: number of the task [n]."""
+        import torch
+
+        x = torch.stack(list(features)).float()
+        x = torch.nn.functional.rms_norm(x, x.shape[-1:])  # [n, positions, width]: the last layer of the tower begins very quiet
+        weights = (x * self.query[kinds][:, None]).sum(-1).softmax(-1)  # [n, positions]
+        seen = (weights[..., None] * x).sum(1)  # [n, width]
+        return (self.out[kinds] * seen[:, None]).sum(-1)
+
+
+def pictures_that_decide(facts, pool, chosen):
+    """Numbers of conversation and picture [n], and task and label of each [n]: the full pictures and the windows that decide, of those chosen."""
+    import torch
+
+    rows, slots, kinds, labels = [], [], [], []
+    for index in chosen.tolist():
+        kind, positive, windows = facts[index]
+        for slot in [0, *(1 + place for place, useful in enumerate(windows) if useful)]:
+            rows.append(index), slots.append(slot), kinds.append(TASKS.index(kind)), labels.append(int(positive))
+    device = pool["pictures"].device
+    return tuple(torch.tensor(values, device=device) for values in (rows, slots, kinds, labels))
+
+
 def make_pool(count, size, device, longest):
     """Room for `count` conversations on the device: 64 kB each, nearly all of it grey pictures."""
     import torch
@@ -256,8 +303,8 @@ def evaluate(model, pool, facts, tokenizer, device):
         asked = (targets == yes) | (targets == no)  # one a conversation, in order
         hits = ((logits[asked][:, yes] > logits[asked][:, no]) == (targets[asked] == yes)).tolist()
         for index, hit in zip(chosen.tolist(), hits, strict=True):
-            kind, windows, deciding = facts[index]
-            shown = "full" if not windows else ("wrong window", "1 window", "2 windows")[deciding]
+            kind, _, windows = facts[index]
+            shown = "full" if not windows else ("wrong window", "1 window", "2 windows")[sum(windows)]
             right.setdefault(shown, []).append(hit)
             if shown != "wrong window":
                 right.setdefault(f"{kind} {'full' if not windows else 'windows'}", []).append(hit)

@@ -49,7 +49,7 @@ def join(args) -> tuple[int, int]:
     rank, size = world()
     if size > 1:
         if getattr(args, "backend", "local") != "local" or getattr(args, "base_url", None):
-            raise SystemExit(f"--backend {args.backend} under torchrun: a service takes one process; start python {os.path.basename(sys.argv[0])}, without torchrun")
+            raise SystemExit(f"--backend {args.backend} under torchrun: only local trains with several processes; start it with python")
         if getattr(args, "price", None) and not args.yes:
             raise SystemExit("--price under torchrun: nobody can be asked there; add --yes")
         sys.stdout = sys.stdout if rank == 0 else open(os.devnull, "w")

@@ -40,6 +40,23 @@ ZOOM = {
 }
 
 
+# A task that gives every group different rewards however little the model knows: the share of even token ids.
+TOY = '''
+from types import SimpleNamespace
+TOOLS = None
+def start(row, folder):
+    return SimpleNamespace(messages=row["messages"], tools=None, step=None)
+def reward(row, trajectory):
+    sampled = [token for turn in trajectory.turns for token in turn.tokens]
+    share = sum(token % 2 == 0 for token in sampled) / len(sampled)
+    return (1.0 if row["id"].startswith("solved") else share), {"even": share, "odd": 1 - share}
+def token_spans(row, text):
+    return {"reasoning": [(0, 2)], "tool": [(2, len(text))]}
+'''
+# Started with `python -c`, or from a file: a script with that task, which is no file of tasks/.
+LAUNCH = "import sys, types, asyncio; sys.path.insert(0, {root!r}); toy = types.ModuleType('tasks.toy'); exec({toy!r}, toy.__dict__); sys.modules['tasks.toy'] = toy; import torch; torch.set_num_threads(1); import {script}; sys.argv = ['{script}.py'] + sys.argv[1:]; sys.exit(asyncio.run({script}.main()))"
+
+
 def tiny_tokenizer(folder, chat_template=STOCK_JSON, merges=("h e", "l l", "he ll", "hell o", "Ċ Ċ")):
     """Byte-level BPE: 256 bytes, a few merges (so that ids can differ for the same text), Qwen's control tokens. Saved to `folder`."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

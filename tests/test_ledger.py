@@ -98,8 +98,10 @@ def test_an_empty_folder_is_named(tmp_path):
 
 def test_results_by_hand(tmp_path, capsys):
     """Arm a: rows right 0 0 0 1 and 0 0 0 0 with two seeds, 1 of 8; arm b: all right. Each row gains 1, the last one 1/2: 0.875 in the mean."""
-    path, other = script(tmp_path), '# RESULT {"model": "other", "commit": "x", "seeds": 1, "arms": {}, "verdict": "✗", '
-    path.write_text(path.read_text() + other + '"difference": {"value": 0, "low": 0, "high": 0, "n": 1}}\n')
+    one = {"value": 1, "low": 1, "high": 1, "n": 1, "each": [1]}
+    other = {"model": "other", "commit": "x", "seeds": 1, "arms": {"a": {"tool": one}, "b": {"tool": one}}, "verdict": "✗", "difference": one}
+    path = script(tmp_path)
+    path.write_text(f"{path.read_text()}# RESULT {json.dumps(other)}\n")
     arms = {"a": [output(tmp_path, "a1", [0, 0, 0, 1]), output(tmp_path, "a2", [0, 0, 0, 0])], "b": [output(tmp_path, "b1", [1, 1, 1, 1])]}
     logs = {"a": [training(tmp_path, "ra", [0.5, 0.25])], "b": [training(tmp_path, "rb", [0.0, 0.25])]}
     flags = [part for name, folders in arms.items() for part in ("--arm", name, *map(str, folders))]
@@ -116,13 +118,33 @@ def test_results_by_hand(tmp_path, capsys):
     assert b["reward"]["n"] == 5, "the request counts in the reward, the failed and the ambiguous row don't"
     analysis.main(["ledger", str(tmp_path)])
     said = capsys.readouterr().out
-    assert "| 01_try | m | tool: b - a > 0.2 | +0.875 [" in said and "tool 0.125 [" in said and "(0.250, 0.000)" in said
+    assert "| 01_try | m | tool: b - a > 0.2 | +0.875 [" in said and "n=4 | +0.750, +1.000 | ✓ |" in said and "tool 0.125 [" in said and "(0.250, 0.000)" in said
 
 
 def test_verdicts():
     change = lambda low, high: {"low": low, "high": high}
     cases = [(0.1, 0.3, ">", "✓"), (-0.1, 0.3, ">", "≈"), (-0.3, 0.0, ">", "✗"), (-0.3, -0.1, "<", "✓"), (-0.3, 0.1, "<", "≈"), (0.1, 0.2, "<", "✗")]
-    assert [ledger.verdict(change(low, high), sign, 0.05) for low, high, sign, _ in cases] == [wanted for *_, wanted in cases]
+    assert [ledger.verdict(change(low, high), [low, high], sign, 0.05) for low, high, sign, _ in cases] == [wanted for *_, wanted in cases]
+
+
+def test_seeds_that_disagree_decide_nothing():
+    """+20 and -2 points: the rows are sure of +9, and another seed may say the contrary."""
+    result = {"a": {"tool": {"each": [0.5, 0.6]}}, "b": {"tool": {"each": [0.7, 0.58]}}, "once": {"tool": {"each": [0.4]}}}
+    each = ledger.seed_changes(result, "tool", "a", "b")
+    assert each == pytest.approx([0.2, -0.02]) and ledger.seed_changes(result, "tool", "once", "b") == pytest.approx([0.3, 0.18])
+    assert ledger.seed_changes(result, "tool", "b", "once") == pytest.approx([-0.3, -0.18])
+    change = {"low": 0.06, "high": 0.12}
+    assert ledger.verdict(change, each, ">", 0) == ledger.verdict(change, each, "<", 0) == "≈" and ledger.verdict(change, [0.1, 0.08], ">", 0) == "✓"
+
+
+def test_the_commit_is_that_of_what_was_run(tmp_path):
+    """Not that of the checkout that writes it down, which was named first."""
+    arms = {"a": [output(tmp_path, "a1", [0])], "b": [output(tmp_path, "b1", [1])]}
+    told = lambda folder, git: (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | {"git": git, "started": "2026-03-04T05:06:07+0000"}))
+    assert ledger.record(script(tmp_path), "m", arms, {})["commit"] == "unknown"
+    told(arms["a"][0], {"commit": "a" * 40, "dirty": False}), told(arms["b"][0], None)
+    result = ledger.record(script(tmp_path), "m", arms, {}, commit="b" * 12)
+    assert (result["commit"], result["when"]) == ("aaaaaaaaaa, bbbbbbbbbb", "2026-03-04")
 
 
 def test_arms_that_are_missing_are_named(tmp_path):

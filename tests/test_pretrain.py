@@ -34,7 +34,7 @@ def language(tmp_path_factory):
 @pytest.fixture(scope="module")
 def grafted(language, tmp_path_factory):
     out = tmp_path_factory.mktemp("grafted") / "vlm"
-    words = ["graft-vlm", "--language", language, "--objects", "24", "--held-out", "12", "--manuals", "4", "--steps", "3", "--batch-size", "4"]
+    words = ["graft-vlm", "--language", language, "--objects", "24", "--held-out", "12", "--manuals", "4", "--steps", "3", "--look-steps", "2", "--batch-size", "4"]
     args = pretrain.parse_args([*words, "--width", "64", "--layers", "2", "--picture-size", "112x56", "--out", str(out)])
     torch.manual_seed(0)
 
@@ -57,7 +57,7 @@ def test_only_the_tower_and_the_two_tags_are_trained(language, grafted):
     assert after.lm_head.weight.data_ptr() == after.model.language_model.embed_tokens.weight.data_ptr()
     assert not torch.equal(*after.get_input_embeddings().weight[tags])  # each tag has a row of its own
     log = json.loads((grafted / "pretraining.json").read_text())["stages"][0]
-    assert len(log["log"]) == 3 and log["command"]["language"] == "language0"  # the folder's name, not where it lies
+    assert [line.get("look") for line in log["log"]] == [1, 2, None, None, None] and log["command"]["language"] == "language0"  # the folder's name, not where it lies
 
 
 def test_the_result_is_an_ordinary_folder_that_the_backend_samples_and_trains(grafted):

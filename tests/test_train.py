@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import tiny_folder
+from helpers import LAUNCH, TOY, tiny_folder
 
 import train_rl
 import train_sft
@@ -24,21 +24,6 @@ from rollout import Trajectory
 from tasks import spec_o3
 
 ROOT = Path(__file__).resolve().parents[1]
-
-# A task that gives every group different rewards however little the model knows: the share of even token ids.
-TOY = '''
-from types import SimpleNamespace
-TOOLS = None
-def start(row, folder):
-    return SimpleNamespace(messages=row["messages"], tools=None, step=None)
-def reward(row, trajectory):
-    sampled = [token for turn in trajectory.turns for token in turn.tokens]
-    share = sum(token % 2 == 0 for token in sampled) / len(sampled)
-    return (1.0 if row["id"].startswith("solved") else share), {"even": share, "odd": 1 - share}
-def token_spans(row, text):
-    return {"reasoning": [(0, 2)], "tool": [(2, len(text))]}
-'''
-LAUNCH = "import sys, types, asyncio; sys.path.insert(0, {root!r}); toy = types.ModuleType('tasks.toy'); exec({toy!r}, toy.__dict__); sys.modules['tasks.toy'] = toy; import torch; torch.set_num_threads(1); import {script}; sys.argv = ['{script}.py'] + sys.argv[1:]; sys.exit(asyncio.run({script}.main()))"
 
 
 @pytest.fixture(scope="module")

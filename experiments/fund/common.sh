@@ -28,18 +28,18 @@ if [ "$MODEL" = tiny ]; then # sizes for two cores: a pair of runs in less than 
     rl_flags=(--temperature 1 --grad-clip 1)
 else
     # The seed trained a LoRA of rank 16 on 7 B, 4 epochs at 5e-6 (section 5). Half a billion parameters and 50 steps want more: a LoRA's rate is
-    # some ten times that of all weights, and RL takes a third of SFT's. SFT is kept short (200 rows, twice): it is to teach the form, and RL
+    # some ten times that of all weights, and RL takes a third of SFT's. SFT is kept short (100 rows, twice): it is to teach the form, and RL
     # needs questions that are still answered wrong at times. A LoRA also keeps a checkpoint at 0.1 GB, where all weights with optimizer take 8.
     model=$MODEL
     : "${RANK:=16}"
     [ "$RANK" != 0 ] || : "${SFT_RATE:=2e-5}" "${RL_RATE:=3e-6}"
-    : "${SFT_ROWS:=200}" "${SFT_RATE:=3e-4}" "${RL_STEPS:=50}" "${BATCH:=8}" "${GROUP:=8}" "${RL_RATE:=1e-4}" "${LIMIT:=0}" "${AT_ONCE:=256}"
+    : "${SFT_ROWS:=100}" "${SFT_RATE:=3e-4}" "${RL_STEPS:=50}" "${BATCH:=8}" "${GROUP:=8}" "${RL_RATE:=1e-4}" "${LIMIT:=0}" "${AT_ONCE:=256}"
     sft_flags=(--rank "$RANK" --epochs 2 --batch-size 8 --learning-rate "$SFT_RATE" --schedule cosine --warmup 0.1 --grad-clip 1)
     data_flags=()
     rl_flags=(--temperature 1 --grad-clip 1)
 fi
 tag=${TAG:-$(basename "$model")}
-: "${DEV:=768}" "${TOKENS:=160}" # the seed gave a reply 200 tokens, later 350; the demonstrations need 103 at most (tokens of Qwen2.5)
+: "${DEV:=512}" "${TOKENS:=160}" # the seed gave a reply 200 tokens, later 350; the demonstrations need 103 at most (tokens of Qwen2.5)
 sizes=(--max-tokens "$TOKENS" --max-seq-len 2048)
 
 # data NAME FLAGS...: a data set; the same seed everywhere, so that rows of the same id pair up.
@@ -106,11 +106,12 @@ rl() {
 }
 
 # record MEASURE...: fill in the block at the script's end from what was run (ledger.py). LABEL: how the model is called there.
+# COMMIT: that was run, if it was run from a copy without .git.
 record() {
     local flags=() arm measure
     for arm in "${arms[@]}"; do flags+=(--arm "$arm" ${outputs[$arm]}); done
     for arm in "${arms[@]}"; do [ -z "${runs_of[$arm]:-}" ] || flags+=(--runs "$arm" ${runs_of[$arm]}); done
     for measure in "$@"; do flags+=(--also "$measure"); done
     [ ${#arms[@]} -gt 0 ] || { echo "$script: nothing is evaluated yet" >&2; exit 1; }
-    "${python[@]}" ledger.py record "experiments/fund/$experiment.sh" --model "${LABEL:-$model}" "${flags[@]}"
+    "${python[@]}" ledger.py record "experiments/fund/$experiment.sh" --model "${LABEL:-$model}" ${COMMIT:+--commit "$COMMIT"} "${flags[@]}"
 }

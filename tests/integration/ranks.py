@@ -1,6 +1,6 @@
 """Two GPUs (or two processes on a CPU) through torchrun and the real scripts, against one; a killed rank, and what goes on from it. Not collected by pytest.
 
-    python tests/integration/ranks.py                                   # two GPUs, the shape of Qwen2.5-0.5B but for its vocabulary, random weights
+    python tests/integration/ranks.py                                   # two GPUs; the widths of Qwen2.5-0.5B, random weights
     python tests/integration/ranks.py --device cpu --shape tiny         # tries it out
     python tests/integration/ranks.py --parts killed                    # one part alone: sft rl fsdp killed
 
@@ -22,19 +22,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
 
-def make_inputs(folder, shape):
-    """A model folder with random weights from seed 0, questions and demonstrations."""
+def make_inputs(folder, shape, layers):
+    """A model folder with random weights from seed 0 and a vocabulary of bytes, questions and demonstrations."""
     import torch
     import transformers
     from common import SHAPES
-    from helpers import tiny_tokenizer
-    from test_train import LAUNCH, TOY
+    from helpers import LAUNCH, TOY, tiny_tokenizer
 
     from protocol import write_jsonl
 
     tokenizer = tiny_tokenizer(folder / "model")
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    config = transformers.Qwen2Config(**SHAPES[shape] | {"vocab_size": 320} | ends, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+    config = transformers.Qwen2Config(**SHAPES[shape] | {"vocab_size": 320, "num_hidden_layers": layers} | ends, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
     torch.manual_seed(0)
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     ask = lambda i: [{"role": "user", "content": f"question {i}"}]
@@ -106,12 +105,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", default="qwen2.5-0.5b", help="of benchmarks/common.py (default: %(default)s)")
+    parser.add_argument("--layers", type=int, default=6, help="checkpoints of the whole shape would fill the disk (default: %(default)s)")
     parser.add_argument("--parts", nargs="+", default=["sft", "rl", "fsdp", "killed"])
     args = parser.parse_args()
     args.folder = Path(tempfile.mkdtemp())
-    make_inputs(args.folder, args.shape)
+    make_inputs(args.folder, args.shape, args.layers)
     sft = "--base-model model --rank 0 --task toy --data-dir sft --batch-size 16 --learning-rate 1e-5 --grad-clip 1 --epochs 1".split()
-    rl = "--state-path model --task toy --data rl.jsonl --batch-size 8 --group-size 8 --max-tokens 64 --learning-rate 1e-6 --grad-clip 1 --keep-last 0 --max-steps 8".split()
+    rl = "--state-path model --task toy --data rl.jsonl --batch-size 8 --group-size 8 --max-tokens 64 --learning-rate 1e-6 --grad-clip 1 --keep-last 2 --max-steps 8".split()
     alone = {"sft": ("train_sft", sft, "0"), "rl": ("train_rl", rl, "1")}  # side by side, each on a GPU of its own
     wanted = [name for name in alone if name in args.parts or name == "sft" and "fsdp" in args.parts]
     started = [begin(args, alone[name][0], 1, *alone[name][1], "--run-name", name, gpu=alone[name][2]) for name in wanted]
