@@ -120,8 +120,8 @@ def table(folder, full):
     if not records:
         return f"{path}: no step of RL in it"
     late = {name: f"{shown}  {state}" for name, _, state, shown in signs(records[-max(1, len(records) // 4) :], full)}
-    lines = [f"{'health':22}{f'all {len(records)} steps':50}the last quarter"]
-    lines += [f"{name:22}{f'{shown}  {state}':50}{late.get(name, '-')}" for name, _, state, shown in signs(records, full)]
+    lines = [f"{'health':22}{f'all {len(records)} steps':62}the last quarter"]
+    lines += [f"{name:22}{f'{shown}  {state}':62}{late.get(name, '-')}" for name, _, state, shown in signs(records, full)]
     return "\n".join(lines)
 
 

@@ -329,23 +329,27 @@ def log_metrics(run, step, values, show=None):
 # ---------------------------------------------------------------- Ctrl-C
 
 
-_signals = {"count": 0}
+_signals = {"count": 0, "first": 0.0}  # first: when, in seconds of time.monotonic
 
 
 def catch_interrupts():
-    """From now on the first Ctrl-C (or SIGTERM) only asks for a stop after the step in progress; the second ends the process at once.
+    """From now on the first Ctrl-C (or SIGTERM) only asks for a stop after the step in progress; a second one ends the process at once.
 
+    What comes within a second of the first is the same wish: `timeout` signals its child and then the whole group, a shell and torchrun likewise.
     torchrun passes a signal on to all ranks, kills them 30 s later, and sends SIGTERM when one of them has failed. Whoever then waits for
     the lost one inside a collective would never reach the end of the step: after SIGTERM a rank has 20 s.
     """
 
     def handle(number, frame):
-        _signals["count"] += 1
-        if _signals["count"] > 1:
+        now = time.monotonic()
+        if _signals["count"] and now - _signals["first"] >= 1:
             os._exit(128 + number)
         if number == signal.SIGTERM and parallel.world()[1] > 1:
             signal.alarm(20)  # nobody handles it, so the kernel ends the process, whatever it hangs in
-        os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print isn't safe inside a signal handler
+        if not _signals["count"]:
+            _signals["first"] = now
+            os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print isn't safe inside a signal handler
+        _signals["count"] += 1
 
     _signals["count"] = 0
     if threading.current_thread() is threading.main_thread():

@@ -45,5 +45,6 @@ def print_table(report):
         lines.append(("turns", f"{report['mean_turns']:.2f} a trajectory, {report['mean_sampled_tokens']:.0f} tokens"))
     lines.append(("tool calls", f"{report['tool_calls']}, {report['tool_successes']} good; {report['parse_errors']} malformed actions"))
     lines.append(("finish reasons", ", ".join(f"{name} {count}" for name, count in report["finish_reasons"].items())))
+    width = max(27, *(len(name) for name, _ in lines))
     for name, text in lines:
-        print(f"{name:27} {text}")
+        print(f"{name:{width}} {text}")

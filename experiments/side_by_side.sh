@@ -2,6 +2,7 @@
 # Runs the commands of a list side by side: on one GPU, where sampling mostly waits for launches and several processes share it well.
 #
 #   JOBS=6 BUDGET=540 bash experiments/side_by_side.sh experiments/inline.list
+#   ONLY="guess-rl guess-seeded" bash experiments/side_by_side.sh experiments/inline.list        # these and what they come after
 #
 # A line of the list is `NAME: command` or `NAME after OTHER OTHER: command`; lines that begin with `export` hold for all, those that begin with #
 # say something. Commands begin in the order of the list, each when fewer than JOBS run and what it comes after has succeeded. logs/LIST/NAME.log
@@ -29,6 +30,14 @@ while IFS= read -r line || [ -n "$line" ]; do
     names+=("$job") state[$job]=waiting
     [ ! -e "$logs/$job.done" ] || state[$job]=done
 done < "$list"
+if [ -n "${ONLY:-}" ]; then
+    for job in $ONLY; do [ -n "${command[$job]:-}" ] || { echo "$list: ONLY names $job, which isn't there" >&2; exit 2; }; done
+    wanted=" $ONLY " picked=()
+    for ((i = ${#names[@]} - 1; i >= 0; i--)); do # from below: what a job comes after stands above it
+        [[ $wanted != *" ${names[i]} "* ]] || wanted+=" ${after[${names[i]}]} " picked=("${names[i]}" "${picked[@]}")
+    done
+    names=("${picked[@]}")
+fi
 
 say() { echo "[$SECONDS s] $*"; }
 

@@ -20,7 +20,7 @@ train() { # script, run name, flags ...
     if [ -n "${SLIM:-}" ] && [ -e "runs/$run/finished" ]; then slim "runs/$run"; fi
 }
 
-limited() { # command ...: asked to stop, once, when LIMIT seconds are over (`timeout` would ask twice, and the second time means at once)
+limited() { # command ...: asked to stop, once, when LIMIT seconds are over; then it has all the time it needs to save
     local pid code=0
     "$@" &
     pid=$!

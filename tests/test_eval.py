@@ -14,6 +14,7 @@ import pytest
 from helpers import ScriptedSampler, png, tiny_folder
 
 import eval as evaluation
+import tables
 
 ROOT = Path(__file__).parents[1]
 ANSWER = "Looked.\n</think>\n\n<answer>\\boxed{{{}}} because</answer>"
@@ -527,3 +528,13 @@ def test_damaged_leftovers_are_one_line_or_made_again(play):
         file.write("7\n")
     with pytest.raises(SystemExit, match="line 21: not a trajectory"):
         play(always("NO"))
+
+
+def test_no_name_of_the_table_runs_into_its_value(capsys):
+    """Names are 27 wide, or as wide as the longest: one of guess-number has 35 letters."""
+    score = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 9}
+    report = {"n_ok": 0, "n_error": 9, "n_rows": 9, "n_samples": 1, "score": {"of_played": score, "of_all": score}, "tool_calls": 0, "tool_successes": 0,
+              "parse_errors": 0, "finish_reasons": {"error": 9}, "baselines": {"random possible, 1 to 1000": {"success": 0.338}}}  # fmt: skip
+    tables.print_table(report)
+    lines = capsys.readouterr().out.splitlines()
+    assert "baseline random possible, 1 to 1000 success 33.8 %" in lines and lines[0].index("0 played") == 36

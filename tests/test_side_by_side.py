@@ -48,6 +48,13 @@ e after b d: touch e.txt
         assert sorted(archive.getnames()) == [f"logs/try/{name}.log" for name in "abcde"]
 
 
+def test_only_some_and_what_they_come_after(project):
+    text = "".join(f"{name}: echo {name[0]} >> said.txt\n" for name in ("a", "b after a", "c", "d after b", "e after d"))
+    code, said = run(project, text, JOBS="1", ONLY="d")
+    assert code == 0 and (project / "said.txt").read_text().split() == ["a", "b", "d"] and "done 3, failed 0, not begun 0" in said
+    assert run(project, text, ONLY="d f")[1].endswith("ONLY names f, which isn't there\n")
+
+
 def test_no_more_at_once_than_asked_for_and_an_end_to_the_time(project):
     one = 'n=$(ls live 2>/dev/null | wc -l); mkdir -p live; touch live/$$; sleep 0.2; ls live | wc -l >> most.txt; rm live/$$'
     code, _ = run(project, "".join(f"j{i}: {one}\n" for i in range(4)), JOBS="2")
@@ -113,3 +120,31 @@ def test_parts_limits_and_slim_runs(project):
     import checkpoints
 
     assert checkpoints.latest_checkpoint(folder)["step"] == 1
+
+
+STAND_IN = """#!/usr/bin/env bash
+echo "$@" >> said.txt
+value() { local flag=$1; shift; while [ $# -gt 0 ]; do if [ "$1" = "$flag" ]; then echo "$2"; return; fi; shift; done; }
+case $1 in
+    prepare_data.py) place=$(value --output "$@")/$(value --task "$@"); mkdir -p "$place/sft" "$place/rl"; touch "$place"/sft/sft_{train,val}.jsonl ;;
+    train_*) place=runs/$(value --run-name "$@"); mkdir -p "$place/checkpoints/s/sampler"; touch "$place/finished" "$place/checkpoints.jsonl" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("script", sorted(path for folder in ("countdown", "gsm8k", "guess") for path in (ROOT / "experiments" / folder).glob("*.sh")), ids=lambda path: path.stem)
+def test_no_evaluation_of_an_experiment_writes_over_another(project, script, monkeypatch):
+    """A stand-in for python notes the commands. teachers.sh once sampled into the folder that its arm was to be evaluated in."""
+    (project / "experiments" / script.parent.name).mkdir()
+    shutil.copy(script, project / "experiments" / script.parent.name)
+    (project / "python").write_text(STAND_IN)
+    (project / "python").chmod(0o755)
+    start = project / "runs" / "calculator-calc-sft"
+    start.mkdir(parents=True)
+    (start / "finished").touch()
+    environment = os.environ | {"PYTHON": "./python", "MODEL": "some/model"} | {"CARELESS": "10", "FEW": "10"}
+    done = subprocess.run(["bash", f"experiments/{script.parent.name}/{script.name}"], cwd=project, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (project / "said.txt").read_text().splitlines()]
+    outputs = [line[line.index("--output") + 1] for line in lines if line[0] == "eval.py"]
+    assert len(outputs) > 1 and len(outputs) == len(set(outputs))

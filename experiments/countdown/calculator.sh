@@ -5,8 +5,12 @@
 # varies: who works out the values of the search: the model, or <calc>
 # prediction: after SFT +.20 with the calculator; hardly a wrong value; RL under v1 afterwards adds nothing, as most groups are flat
 # prediction: half a billion parameters, SFT on 3,200 searches: without the calculator .25 on four numbers, with it .5; of the values .7 right without
-# measured: not run: it needs a model of 1.5 B and a GPU, neither of which was at hand
-# reconciled: not run
+# measured: Qwen2.5-Coder-0.5B-Instruct (weights from 4 bits), seed 42, d6c32ce, inline.list; 95 % intervals, over rows; one epoch over 2,880 searches with <calc>, batch 16, 1e-5; 100 + 100 questions x 8 at temperature 1, 1,200 tokens
+# measured: four numbers 85.9 % [79.2, 91.9], three 96.2 % [93.0, 98.9]; pass@8 of both 94.5 % [91.0, 97.5]; values right 100 %, marks true 99.3 %, 9.6 calls, 8.7 % cut off; floor "sums and differences" 83.0 %
+# measured: the arm without a calculator and RL afterwards: not run (out of memory beside another process; out of time)
+# reconciled: ✗ .5 was expected with the calculator, .71 in the seed (1.5 B): .86. The demonstrations are ours, not the seed's, so the two are no pair; what the tool adds is open until the other arm has run
+# reconciled: ✓ no wrong value. 139 of the 143 failures are searches that hit the limit, 109 of them with four numbers
+# reconciled: little is left for RL: 176 of 200 questions are right in all 8 samples and 11 in none; 13 have both
 #
 #   MODEL=Qwen/Qwen2.5-1.5B bash experiments/countdown/calculator.sh
 set -euo pipefail

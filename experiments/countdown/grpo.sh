@@ -5,8 +5,16 @@
 # varies: RL or none; read on two tasks and two wordings
 # prediction: right .02 -> above .5 on Countdown-3, texts at most half as long; GSM8K falls far more under the r1 wording than under the neutral one
 # prediction: half a billion parameters, 60 steps of 8 x 16, 256 tokens: right .01 -> .3 or more, mostly by one sum or difference; texts at most half as long; pass@64 moves by less than pass@1
-# measured: not run: it needs a model of 1.5 B and a GPU, neither of which was at hand
-# reconciled: not run
+# measured: Qwen2.5-Coder-0.5B-Instruct (weights from 4 bits), seed 42, d6c32ce, inline.list; 95 % intervals, over rows; 60 steps of 8 x 16 at 5e-6, KL 0; 100 held-out questions x 64 at temperature 1
+# measured: pass@1 0.2 % [0.1, 0.3] -> 16.0 % [9.0, 23.9]; pass@8 1.2 -> 16.0 %; pass@64 9.0 [4.0, 15.0] -> 16.0 % [9.0, 24.0], +7.0 [+1.0, +13.0]: solved by both 7, only before 2, only after 9, exact McNemar p = .065
+# measured: 276 -> 16 tokens, 15.4 -> 0 % cut off; with * or / 20.3 -> 0.0 %; the floor "add everything" has 16.0 %, "sums and differences" 86.0 %
+# measured: GSM8K, 200 questions, greedy: neutral wording 26.5 % [20.9, 33.0] -> 1.5 % [0.5, 4.3], 288 -> 48 tokens; r1 wording 0.5 % [0.1, 2.8] -> 2.0 % [0.8, 5.0], 232 -> 13 tokens
+# reconciled: ✗ .3 was promised: RL ended in one formula. 6,343 of 6,400 answers are N + N + N, no word before it; right are just the 16 questions whose numbers add up. pass@1 = pass@64: nothing is left to sample
+# reconciled: ✗ why: right was 0.2 % a sample, the v1 ladder (.05 + .05 + .15 for form and numbers) was climbed by step 8 and from there 96 % of the groups were flat. Where right is too rare to be sampled, a ladder teaches its lower rungs and ends the search; the seed began at 2 %, ten times that
+# reconciled: how it got there: by step 8 all 16 samples of a logged group were (N + N) / N, the form of the prompt's example; then (N + N) * N from step 12, N + N * N from 31, N + N + N from 40. One formula at a time, each found by a rare slip that was right
+# reconciled: ✓ texts at most half as long (6 %)
+# reconciled: ✗ pass@64 moved, from formulas that had never been written whole (the instruct model copied the prompt's example, (1 + 2) / 3, in 50 of 200 texts); it is the floor's 16, not new search
+# reconciled: ✗ against the seed (-.36 under r1, -.13 under neutral): here the neutral wording lost 25.0 points [19.0, 32.0] with its words (48 tokens of 288); r1 had nothing to lose. "Answer at once" was not bound to the wording
 #
 #   MODEL=Qwen/Qwen2.5-1.5B bash experiments/countdown/grpo.sh        # STEPS=300: the seed's budget, 94 minutes on four 4090
 set -euo pipefail

@@ -5,7 +5,7 @@
 # varies: the judge: v1 (result), v2 (process, strict patterns), v2.1 (process, holes closed)
 # prediction: v2: all four penalties near zero within 150 steps with no answer more right, as marks vanish; v2.1: tidier, and less right than v1
 # prediction: half a billion parameters, 40 steps of 64: under v2 the fines halve and no more is right than under v1
-# measured: not run with a model; the ways to game v1, v2 and v2.1 that we know are tests (tests/test_countdown.py)
+# measured: not run with a model: out of time; the ways to game v1, v2 and v2.1 that we know are tests (tests/test_countdown.py)
 # reconciled: not run
 #
 #   MODEL=runs/teachers-teacher-sft bash experiments/countdown/process_judge.sh

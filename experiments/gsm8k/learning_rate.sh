@@ -5,8 +5,16 @@
 # varies: the learning rate: 1e-6 or 5e-6
 # prediction: 1e-6 nothing in 150 steps; 5e-6 +.15 or more at temperature 1, less than half of that greedy; pass@64 the same; #### far more often
 # prediction: half a billion parameters, 40 steps of 64: 1e-6 within 3 points of the start, 5e-6 +.05 or more at temperature 1; pass@64 the same within 2 of 25 questions
-# measured: not run: it needs a model of 1.5 B and a GPU, neither of which was at hand
-# reconciled: not run
+# measured: Qwen2.5-Coder-0.5B-Instruct (weights from 4 bits), seed 42, d6c32ce, inline.list; 95 % intervals, over rows; 40 steps of 8 x 8, KL 0, 320 tokens; 100 questions of test[200:500], 25 of them x 64
+# measured: temperature 1, x 8: start 16.5 % [12.2, 21.0]; 1e-6 23.1 % [17.2, 29.6], +6.6 [+2.9, +10.1], p = .0009; 5e-6 19.0 % [14.0, 24.5], +2.5 [-1.3, +6.4], p = .22; 1e-6 to 5e-6 -4.1 [-8.8, +0.4], p = .095
+# measured: greedy: 31.0 % -> 29.0 % (p = .77) and 21.0 % (-10.0 [-20.0, -1.0], p = .076)
+# measured: pass@64, n = 25: 68.0 % -> 68.0 % (only before 2, only after 2) and 84.0 % (only before 1, only after 5, exact p = .22); pass@1 there 11.2 -> 14.9 and 16.4 %
+# measured: cut off at 320 tokens 33.8 -> 32.1 and 2.0 %; right of those not cut off 24.9 -> 34.1 and 19.4 %; 259 -> 257 and 135 tokens; "#### number" at the end 0.8 -> 0.0 and 0.0 %; r1 wording 2.6 -> 3.0 and 14.2 % (+11.6 [+8.0, +15.5])
+# reconciled: ✗ against the seed, where 1e-6 did nothing: after 40 steps only 1e-6 had gained for sure, within the same length and the same share cut off
+# reconciled: ✗ 5e-6 learnt to be brief before anything else: every third answer was cut off, so brevity paid first; it solves fewer of those it finishes. A limit of tokens is part of the reward: 400 in the list now, and the seed's 1,024 if there is room
+# reconciled: ✓ greedy gains less than temperature 1 at both rates
+# reconciled: ≈ pass@64 same at 1e-6; at 5e-6 net 4 of 25, more than the 2 that were promised, and not more than chance
+# reconciled: ✗ #### did not spread, though the wording asks for it: nothing pays for it, and \boxed{} was there already
 #
 #   MODEL=Qwen/Qwen2.5-1.5B-Instruct bash experiments/gsm8k/learning_rate.sh        # GSM8K=FOLDER: gsm8k_train.jsonl, gsm8k_test.jsonl; none: the hub
 set -euo pipefail
