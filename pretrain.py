@@ -350,7 +350,7 @@ DEFAULTS = {  # what a flag is when it isn't given, by command
     "tiny-vlm": {"out": "models/tiny-vlm", "objects": 20000, "manuals": 5000, "steps": 1500, "batch_size": 64, "learning_rate": 2e-3, "weight_decay": 0.05,
                  "picture_size": [224, 96], "width": 128, "layers": 4, "text_weight": 1.0, "look_steps": 0},
     "graft-vlm": {"out": "models/graft-vlm", "objects": 60000, "manuals": 5000, "steps": 1000, "batch_size": 64, "learning_rate": 1e-3, "weight_decay": 0.01,
-                  "picture_size": [336, 168], "width": 384, "layers": 6, "text_weight": 0.3, "look_steps": 800},
+                  "picture_size": [336, 168], "width": 384, "layers": 6, "text_weight": 0.3, "look_steps": 3000},
 }  # fmt: skip
 
 
@@ -388,6 +388,8 @@ def parse_args(argv=None):
         parser.error(f"--picture-size {'x'.join(map(str, args.picture_size))}: WIDTHxHEIGHT, multiples of {side} pixels for {args.what}")
     if args.init and args.what != "tiny-vlm":
         parser.error("--init belongs to tiny-vlm")
+    if args.look_steps and args.what != "graft-vlm":
+        parser.error("--look-steps belongs to graft-vlm: the tower of tiny-vlm learns to see in conversations")
     return args
 
 
