@@ -35,6 +35,7 @@ import json
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -297,8 +298,12 @@ def train(args, tokenizer, model, groups, held_out, made, texts, template):
     """held_out: a list, made: an iterator of (pictures, tokens, positions, trained, what it shows); texts: manuals."""
     import torch
 
+    from backends.gpu import wrap_layers
+
     (rank, ranks), started, size = parallel.world(), time.time(), tuple(args.picture_size)
     lessons.batch_attention(model)
+    if args.compile:
+        wrap_layers(SimpleNamespace(inner=model.model), compile=True, recompute=False)
     longest = max(len(tokens) for _, tokens, *_ in held_out) * 5 // 4 + 64  # room for those still to be drawn
     (test_pool, test_facts), (pool, facts) = ((lessons.make_pool(count, size, args.device, longest), []) for count in (len(held_out), args.objects))
     fill(test_pool, test_facts, iter(held_out), len(held_out))
@@ -361,6 +366,7 @@ def parse_args(argv=None):
     parser.add_argument("--language", default="Qwen/Qwen2.5-Coder-0.5B-Instruct", help="graft-vlm: hub id or folder (default: %(default)s)")
     parser.add_argument("--out", help=f"Hugging Face folder to write (default: {of('out')})")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the layers of the language model: faster on a GPU, after the first steps")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--objects", type=int, help=f"distinct spectra to draw (default: {of('objects')})")
     parser.add_argument("--held-out", type=int, default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
