@@ -59,7 +59,9 @@ def measures(trajectories):
 
 
 def hopeless(values, trajectories, has_tools, strict):
-    """Step 1: say loudly what cannot learn, and why."""
+    """Step 1: say loudly what cannot learn, and why. SystemExit where nothing ever can: no prompt left room for a token."""
+    if all(t.finish_reason == "max_seq_len" for t in trajectories) and not values["completions/mean_length"]:
+        raise SystemExit("--max-seq-len: no prompt of step 1 leaves room for a reply; give it more positions")
     reasons = []
     if values["clipped_ratio"] > 0.5:
         reasons.append(f"{values['clipped_ratio']:.0%} of the generations were cut off: raise --max-tokens or --max-seq-len")

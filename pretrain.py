@@ -40,6 +40,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import lessons
+import runs
 from backends import parallel
 from checkpoints import check_model_name
 from lessons import INK, MERGE
@@ -363,35 +364,40 @@ def parse_args(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     of = lambda name: " / ".join(str(values[name]) for values in DEFAULTS.values())
     parser.add_argument("what", choices=[*DEFAULTS])
-    parser.add_argument("--language", default="Qwen/Qwen2.5-Coder-0.5B-Instruct", help="graft-vlm: hub id or folder (default: %(default)s)")
+    parser.add_argument("--language", help="graft-vlm: hub id or folder of the Qwen2 kind, with a tied head and Qwen2.5's tokenizer (default: Qwen/Qwen2.5-Coder-0.5B-Instruct)")
     parser.add_argument("--out", help=f"Hugging Face folder to write (default: {of('out')})")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
     parser.add_argument("--compile", action="store_true", help="torch.compile the layers of the language model: faster on a GPU, after the first steps")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--objects", type=int, help=f"distinct spectra to draw (default: {of('objects')})")
-    parser.add_argument("--held-out", type=int, default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
-    parser.add_argument("--manuals", type=int, help=f"distinct tool manuals (default: {of('manuals')})")
-    parser.add_argument("--draw-until", type=float, default=0.7, help="share of the steps after which every object has been drawn (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=2, help="processes that draw pictures (default: %(default)s)")
+    parser.add_argument("--seed", type=runs.number(int, 0), default=0, help="(default: %(default)s)")
+    parser.add_argument("--objects", type=runs.number(int, 1), help=f"distinct spectra to draw (default: {of('objects')})")
+    parser.add_argument("--held-out", type=runs.number(int, 1), default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")
+    parser.add_argument("--manuals", type=runs.number(int, 0), help=f"distinct tool manuals (default: {of('manuals')})")
+    parser.add_argument("--draw-until", type=runs.number(float, 0), default=0.7, help="share of the steps after which every object has been drawn (default: %(default)s)")
+    parser.add_argument("--workers", type=runs.number(int, 1), default=2, help="processes that draw pictures (default: %(default)s)")
     parser.add_argument("--picture-size", type=lambda text: [int(side) for side in text.split("x")], help="pixels, multiples of 32 / 28 (default: 224x96 / 336x168)")
-    parser.add_argument("--jitter", type=int, default=2, help="pixels by which a batch's pictures are moved at random (default: %(default)s)")
-    parser.add_argument("--width", type=int, help=f"of the tiny model / of the tower (default: {of('width')})")
-    parser.add_argument("--layers", type=int, help=f"of the tiny language model and its tower / of the tower (default: {of('layers')})")
-    parser.add_argument("--vocab-size", type=int, default=1024, help="tiny-vlm (default: %(default)s)")
+    parser.add_argument("--jitter", type=runs.number(int, 0), default=2, help="pixels by which a batch's pictures are moved at random (default: %(default)s)")
+    parser.add_argument("--width", type=runs.number(int, 1), help=f"of the tiny model / of the tower (default: {of('width')})")
+    parser.add_argument("--layers", type=runs.number(int, 1), help=f"of the tiny language model and its tower / of the tower (default: {of('layers')})")
+    parser.add_argument("--vocab-size", type=runs.number(int, 1), default=1024, help="tiny-vlm (default: %(default)s)")
     parser.add_argument("--init", default="", help="tiny-vlm: folder of an earlier run to go on from, with a new optimizer (default: from nothing)")
-    parser.add_argument("--steps", type=int, help=f"(default: {of('steps')})")
-    parser.add_argument("--look-steps", type=int, help=f"first, on pictures of twice the batch size, without the language model (default: {of('look_steps')})")
-    parser.add_argument("--batch-size", type=int, help="picture conversations; an eighth as many manuals (default: 64)")
-    parser.add_argument("--learning-rate", type=float, help=f"(default: {of('learning_rate')})")
-    parser.add_argument("--text-weight", type=float, help=f"of the manuals' loss beside the pictures' (default: {of('text_weight')})")
-    parser.add_argument("--weight-decay", type=float, help=f"(default: {of('weight_decay')})")
+    parser.add_argument("--steps", type=runs.number(int, 1), help=f"(default: {of('steps')})")
+    parser.add_argument("--look-steps", type=runs.number(int, 0), help=f"first, on pictures of twice the batch size, without the language model (default: {of('look_steps')})")
+    parser.add_argument("--batch-size", type=runs.number(int, 1), help="picture conversations; an eighth as many manuals (default: 64)")
+    parser.add_argument("--learning-rate", type=runs.number(float, 0), help=f"(default: {of('learning_rate')})")
+    parser.add_argument("--text-weight", type=runs.number(float, 0), help=f"of the manuals' loss beside the pictures' (default: {of('text_weight')})")
+    parser.add_argument("--weight-decay", type=runs.number(float, 0), help=f"(default: {of('weight_decay')})")
     args = parser.parse_args(argv)
+    if args.language and args.what != "graft-vlm":
+        parser.error("--language belongs to graft-vlm")
+    args.language = args.language or "Qwen/Qwen2.5-Coder-0.5B-Instruct"
     for name, value in DEFAULTS[args.what].items():
         if getattr(args, name) is None:
             setattr(args, name, value)
     side = MERGE * (PATCH if args.what == "tiny-vlm" else GRAFT_PATCH)
     if len(args.picture_size) != 2 or any(pixels < side or pixels % side for pixels in args.picture_size):
         parser.error(f"--picture-size {'x'.join(map(str, args.picture_size))}: WIDTHxHEIGHT, multiples of {side} pixels for {args.what}")
+    if args.width % 64:  # attention heads of 32 in pairs, or of 64
+        parser.error(f"--width {args.width}: a multiple of 64")
     if args.init and args.what != "tiny-vlm":
         parser.error("--init belongs to tiny-vlm")
     if args.look_steps and args.what != "graft-vlm":
@@ -403,12 +409,16 @@ def main(argv=None):
     import multiprocessing
 
     args = parse_args(argv)
+    runs.make_folder(args.out, "--out")
     _, ranks = parallel.join(args)
     args.device = parallel.local_device() if args.device == "cuda" and ranks > 1 else args.device
     if args.batch_size // 8 < ranks > 1:
         raise SystemExit(f"--batch-size {args.batch_size}: {ranks} ranks need {8 * ranks} at least, so that each has a manual")
     import torch
 
+    from backends.model import check_device
+
+    check_device(args.device)
     torch.manual_seed(args.seed)
     with multiprocessing.get_context("spawn").Pool(args.workers) as workers:
         {"tiny-vlm": tiny_vlm, "graft-vlm": graft_vlm}[args.what](args, workers)

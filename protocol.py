@@ -90,7 +90,7 @@ def load_chat(model: str, revision: str | None = None, template: str | None = No
         vision = getattr(config, "vision_config", None) is not None
         processor = AutoImageProcessor.from_pretrained(model, revision=revision) if vision else None
     except (OSError, ValueError, KeyError) as error:
-        raise SystemExit(f"model {model!r} has no usable tokenizer, config or image processor: {str(error).splitlines()[0]}") from error
+        raise SystemExit(f"model {model!r} has no usable tokenizer, config or image processor: {str(error).splitlines()[0]} (without a hub, name a local folder)") from error
     own = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else (tokenizer.chat_template or {}).get("default", "")
     text = _choose_template(model, own, template)
     chat = Chat(str(model), tokenizer, processor, text, None, -1, (), "xml" if "<function=" in text else "json")

@@ -392,7 +392,7 @@ def load_model(name: str, *, device="auto", dtype="auto", train_vision=False, re
         net, info = auto.from_pretrained(name, revision=revision, dtype=getattr(torch, dtype), output_loading_info=True)
         processor = AutoImageProcessor.from_pretrained(name, revision=revision) if vision else None
     except Exception as error:  # a dozen kinds: no such repository, no weights, cut-off file, unknown architecture ...
-        raise SystemExit(f"model {name!r} can't be loaded: {str(error).strip().splitlines()[0]}") from error
+        raise SystemExit(f"model {name!r} can't be loaded: {str(error).strip().splitlines()[0]} (without a hub, name a local folder)") from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise SystemExit(f"model {name!r} lacks {len(missing)} tensors, such as {missing[0]}: is the folder whole, and its config its own?")

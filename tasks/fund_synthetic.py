@@ -3,7 +3,7 @@
     python prepare_data.py all --task fund
     python prepare_data.py all --task fund --form tool-only --labels wrong --output datasets-wrong    # the seed's wrong labels
     python prepare_data.py bench --task fund --oversample 3                                             # weak categories three times
-    python tasks/fund_synthetic.py                                                                      # a few rows of each kind, to read
+    python -m tasks.fund_synthetic                                                                      # a few rows of each kind, to read
 
 | category | what it takes | share of single rows |
 |---|---|---|
@@ -300,7 +300,8 @@ def make_rows(name, split, sizes, seed, chosen):
             if made["request"] not in seen:
                 seen.add(made["request"])
                 return lang, made
-        raise SystemExit(f"{name}: the wordings of {split} are used up; ask for fewer rows than {sizes}")
+        flag = "--sft-size" if name.startswith("sft") else f"--{name}-size" if name in ("dev", "test") else "--single-size and --multi-size"
+        raise SystemExit(f"{flag}: the wordings of {split} are used up after {len(seen)} rows and more were asked for ({sizes}); take less, or --languages both")
 
     for number in range(sizes.get("single", 0)):
         intent = SCHEDULE[number % len(SCHEDULE)]
@@ -431,9 +432,6 @@ def prepare_bench(args):
 
 
 if __name__ == "__main__":
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from types import SimpleNamespace
 
     for row in make_rows("look", "train", {"single": 32, "multi": 16, "request": 4}, 0, options(SimpleNamespace())):

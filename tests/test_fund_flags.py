@@ -102,7 +102,8 @@ def test_P50_values_out_of_range_are_said_by_argparse(monkeypatch, tmp_path, cap
         (["--requests", "own.jsonl", "--tools", "broken.json"], "--tools broken.json: not a JSON list"),
         (["--requests", "empty.jsonl"], "empty.jsonl: no line"),
         (["--requests", "own.jsonl"], "own.jsonl, line 1: needs request"),
-        (["--train-size", "200000"], "used up"),
+        (["--train-size", "200000"], "--single-size and --multi-size: the wordings of train are used up after"),
+        (["--languages", "en", "--multi-size", "0", "--single-size", "20", "--dev-size", "0", "--test-size", "512"], "--test-size: the wordings of test are used up after"),
     ],
 )
 def test_what_does_not_go_together_is_one_line(monkeypatch, tmp_path, flags, said):

@@ -133,11 +133,24 @@ def test_calls_in_json_say_what_those_in_xml_say():
 @pytest.mark.parametrize("words, said", [
     (["--picture-size", "224x96"], "multiples of 28 pixels for graft-vlm"),
     (["--init", "x"], "--init belongs to tiny-vlm"),
+    (["--width", "33"], "--width 33: a multiple of 64"),
+    (["--objects", "-5"], "--objects: '-5' is not a whole number at least 1"),
 ])  # fmt: skip
 def test_flags(words, said, capsys):
     with pytest.raises(SystemExit):
         pretrain.parse_args(["graft-vlm", *words])
     assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_or_computed_on_is_said_before_the_work(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match="--out .*file/x: Not a directory; choose another place"):
+        pretrain.main(["tiny-vlm", "--out", str(tmp_path / "file" / "x")])
+    with pytest.raises(SystemExit, match="--device nonsense: torch can't use it here"):
+        pretrain.main(["tiny-vlm", "--out", str(tmp_path / "x"), "--device", "nonsense"])
+    with pytest.raises(SystemExit):
+        pretrain.parse_args(["tiny-vlm", "--language", "x"])
+    assert "--language belongs to graft-vlm" in capsys.readouterr().err
 
 
 def test_a_language_model_that_does_not_fit_is_one_line(tmp_path):

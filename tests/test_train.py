@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from helpers import LAUNCH, TOY, tiny_folder
 
+import health
 import train_rl
 import train_sft
 from protocol import write_jsonl
@@ -355,6 +356,12 @@ def test_P50_flags_out_of_range(monkeypatch, capsys, script, flags, said):
 def test_what_is_missing_is_named(monkeypatch, script, flags, said):
     with pytest.raises(SystemExit, match=re.escape(said)):
         call(script, monkeypatch, *flags)
+
+
+def test_a_run_in_which_no_prompt_fits_ends_at_step_1():
+    full, values = Trajectory("a", "toy", reward=0.0, finish_reason="max_seq_len"), {"completions/mean_length": 0.0, "clipped_ratio": 1.0}
+    with pytest.raises(SystemExit, match="--max-seq-len: no prompt of step 1 leaves room"):
+        health.hopeless(values, [full] * 4, False, False)
 
 
 def test_P26_failed_trajectories_do_not_take_the_step_along():
