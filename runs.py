@@ -138,10 +138,13 @@ def load_module(folder, name):
     if hasattr(sys.modules.get(f"{folder}.{name}"), has):
         return sys.modules[f"{folder}.{name}"]
     files = (Path(__file__).parent / folder).glob("*.py")
-    available = sorted(path.stem for path in files if f"\ndef {has}(" in (text := path.read_text(encoding="utf-8")) or f"\nasync def {has}(" in text)
+    available = sorted(path.stem for path in files if re.search(rf"^(async )?def {has}\(", path.read_text(encoding="utf-8"), re.M))
     if name not in available:
         raise SystemExit(f"--{folder.removesuffix('s')} {name}: {folder}/ has {', '.join(available) or 'none'}")
-    return importlib.import_module(f"{folder}.{name}")
+    module = importlib.import_module(f"{folder}.{name}")
+    if missing := [part for part in ("TOOLS", "reward") if folder == "tasks" and not hasattr(module, part)]:
+        raise SystemExit(f"--task {name}: tasks/{name}.py has no {' and no '.join(missing)}; tasks/spec_o3.py says what a task brings")
+    return module
 
 
 # ---------------------------------------------------------------- folder

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -379,3 +380,17 @@ def test_P45_a_model_or_an_evaluation_is_never_made_a_run(tmp_path, config):
         with pytest.raises(SystemExit, match="holds files that are not of a run"):
             runs.open_run("kept", args)
     assert json.loads((folder / "config.json").read_text()) == config and (folder / "trajectories.jsonl").exists()
+
+
+def test_a_task_that_lacks_something_is_one_line(monkeypatch, tmp_path):
+    """Its functions may begin on the first line of the file."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "half.py").write_text("def start(row, folder):\n    return None\n")
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
+    monkeypatch.setitem(sys.modules, "tasks", types.ModuleType("tasks"))
+    sys.modules["tasks"].__path__ = [str(tmp_path / "tasks")]
+    with pytest.raises(SystemExit, match="--task half: tasks/half.py has no TOOLS and no reward; tasks/spec_o3.py says what a task brings"):
+        runs.load_module("tasks", "half")
+    with pytest.raises(SystemExit, match="--task other: tasks/ has half"):
+        runs.load_module("tasks", "other")
+    sys.modules.pop("tasks.half")
