@@ -96,7 +96,7 @@ def output_row(name, report):
     for key in ("accuracy", "macro_f1", "format_rate"):
         for suffix in ("", "_low", "_high"):
             row[key + suffix] = report.get(key + suffix, fallback.get(key + suffix))
-    row["count"] = report.get("count") or share["n"]
+    row["count"] = report.get("count") or share.get("samples", share["n"])
     return add_correct(row)
 
 

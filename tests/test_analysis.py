@@ -419,6 +419,8 @@ def test_cross_puts_models_against_data(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "| model | cv | wd |"
     with pytest.raises(SystemExit, match="are both sft step-9 on gsm8k bench_dev_r1"):
         analysis.main(["cross", folders[0], folders[0]])
+    analysis.main(["cross", str(output(tmp_path / "none", graded(0) + graded(0, sample=1)))])
+    assert "| 0.0 %  [0.0, 8.8]  n=40 rows, 2 tokens |" in capsys.readouterr().out  # not [0.0, 0.0] n=80
     analysis.main(["cross", folders[0], folders[3]])  # half of the table
     assert "| - |" in capsys.readouterr().out
 
