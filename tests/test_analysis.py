@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -335,6 +337,14 @@ def test_P39_lines_are_ended_by_newlines_only(tmp_path):
         b"".join(json.dumps({"text": text}, ensure_ascii=text == "\ud800").encode() + b"\n" for text in texts)
     )
     assert [line["text"] for line in runs.stream_jsonl(tmp_path / "t.jsonl")] == texts
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """`analysis.py ledger experiments/ | head` once ended in a traceback."""
+    root = Path(analysis.__file__).parent
+    with subprocess.Popen([sys.executable, "analysis.py", "ledger", "experiments"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait(timeout=60) == 0
 
 
 def test_broken_line_names_its_place(tmp_path):
