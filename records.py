@@ -227,6 +227,8 @@ def _shape_fault(row, seen: dict) -> str:
         return f"no {' and no '.join(missing)}; write the file with prepare_data.py"
     if not isinstance(row["id"], (str, int)):
         return f"id {row['id']!r} must be a text"
+    if not isinstance(row.get("task"), str | None):
+        return f"task {row['task']!r} must be a text"
     if not isinstance(row["messages"], list) or not all(isinstance(message, dict) for message in row["messages"]):
         return "messages must be a list of objects with role and content"
     if str(row["id"]) in seen:

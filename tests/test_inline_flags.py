@@ -186,6 +186,7 @@ def test_a_row_that_cannot_be_played_is_named(prepare, model, tmp_path):
     path = tmp_path / "rows.jsonl"
     row = {"id": "a", "messages": [{"role": "user", "content": "x"}]}
     for task, more, says in (("guess", {"high": 10, "max_guesses": 3, "label": "11"}, "row 1: label '11'"), ("guess", {}, "row 1: high None"),
+                             ("guess", {"high": 10**30, "max_guesses": 3, "label": "1"}, "high 1000000000000000000000000000000: a whole number from 1 to 1000000"),
                              ("countdown", {"numbers": 3}, "needs numbers"), ("gsm8k", {"prompt": "x"}, "row 1: prompt 'x'"),
                              ("gsm8k", {"prompt": "r1", "label": "many"}, "label 'many' is no number")):  # fmt: skip
         write_jsonl(path, [row | more])
