@@ -54,6 +54,7 @@ SIX = [
     _tool("get_transaction_history", "Past trades and payments, with the dates on which money arrives.", symbol=_TEXT),
     _tool("check_market_status", "Whether the market is open."),
 ]
+SETTABLE = ("reward_mode", "misuse_penalty")  # by --set, where rows lack them, too
 TOOLS = None  # none for the chat template: the prompt lists them itself, in SFT and in RL alike
 ANSWERS = tuple(tool["function"]["name"] for tool in SIX)  # `always-yes` always takes the first, check_balance
 ANSWER_PREFIX = '"tool": "'  # what stands before the name, for train_sft.py --answer-weight

@@ -166,6 +166,12 @@ def test_paired_test_and_its_warnings(two, capsys):
     assert "max_tokens differs (2048 and 6144)" in capsys.readouterr().out
 
 
+def test_a_setting_that_is_empty_is_shown_as_none(tmp_path, capsys):
+    comparing.paired(output(tmp_path / "a", graded(20), inject="", temperature=0), output(tmp_path / "b", graded(20), inject="Look twice.", temperature=1))
+    said = capsys.readouterr().out
+    assert "note: inject differs (none and Look twice.)" in said and "note: temperature differs (0 and 1)" in said
+
+
 def test_paired_uses_rows_that_both_have_and_leaves_failures_out(tmp_path, capsys):
     first = output(tmp_path / "a", graded(20))
     second = output(tmp_path / "b", [r | ({"finish_reason": "error"} if i == 39 else {}) for i, r in enumerate(graded(20))][5:])
