@@ -16,6 +16,7 @@ too (tasks/spec_o3_published.json). Intervals are 95 %: Wilson for shares, boots
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -96,7 +97,7 @@ def output_row(name, report):
     for key in ("accuracy", "macro_f1", "format_rate"):
         for suffix in ("", "_low", "_high"):
             row[key + suffix] = report.get(key + suffix, fallback.get(key + suffix))
-    row["count"] = report.get("count") or share["n"]
+    row["count"] = report.get("count") or share.get("samples", share["n"])
     return add_correct(row)
 
 
@@ -294,8 +295,7 @@ def markdown_table(rows):
     return markdown(lines)
 
 
-def main(argv=None):
-    args = parse_args(argv)
+def run_command(args):
     first = args.folders[0] if args.folders else Path("outputs") / "published"
     if args.command == "curves":
         draw_curves(args.folders, args.names, args.save or first / "curves", args.keys, args.smooth)
@@ -317,6 +317,15 @@ def main(argv=None):
         print(ledger.show(first))
     else:
         write_report(first, args.save or first / "report.html", args.limit)
+
+
+def main(argv=None):
+    args = parse_args(argv)
+    try:
+        run_command(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has; Python would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

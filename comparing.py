@@ -85,7 +85,8 @@ def read_pair(first, second):
     settings = [report["config"].get("settings", {}) for report in reports]
     for key in settings[0]:
         if settings[0][key] != settings[1].get(key) and key not in ("model_path", "weights_sha256"):
-            print(f"note: {key} differs ({settings[0][key]} and {settings[1].get(key)}), so the difference may come from that")
+            values = ["none" if side.get(key) in (None, "") else side[key] for side in settings]
+            print(f"note: {key} differs ({values[0]} and {values[1]}), so the difference may come from that")
     return reports, sides, flags, common
 
 

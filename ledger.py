@@ -133,8 +133,8 @@ def pool(outputs, measure):
     return together, [float(np.mean([value for values in part.values() for value in values])) for part in parts if part]
 
 
-def mean_report(values, each):
-    value, low, high = metrics.mean_interval([np.mean(row) for row in values.values()])
+def mean_report(values, each, share):
+    value, low, high = metrics.mean_interval([np.mean(row) for row in values.values()], share=share)
     return {"value": value, "low": low, "high": high, "n": sum(map(len, values.values())), "each": each}
 
 
@@ -175,7 +175,7 @@ def record(script, model, arms, run_arms, extra=(), commit=None):
     if absent := [name for name in (first, second) if name not in (run_arms if measure == "zero_std" else arms)]:
         raise SystemExit(f"{script}: # expect: names the arm {absent[0]!r}; there are {', '.join(arms)}")
     pooled = {arm: {name: pool(outputs, name) for name in wanted} for arm, outputs in arms.items()}
-    result = {arm: {name: mean_report(*part) for name, part in parts.items() if part[0]} for arm, parts in pooled.items()}
+    result = {arm: {name: mean_report(*part, name != "reward") for name, part in parts.items() if part[0]} for arm, parts in pooled.items()}
     for arm, folders in run_arms.items():
         result.setdefault(arm, {}).update({name: report for name, key in STEPS.items() if (report := steps_report(folders, key))})
     if measure == "zero_std":

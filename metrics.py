@@ -76,17 +76,30 @@ def interval(draws, level=0.95):
     return tuple(float(bound) for bound in np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])) if len(draws) else (None, None)
 
 
-def mean_interval(values, resamples=RESAMPLES, seed=0):
-    """(mean, low, high) of one value per problem, by bootstrap over problems. One problem only: its interval is itself."""
+def unanimous(shares):
+    """Wilson's (low, high) over the problems where all shares are 0 or all are 1, else None. There every resample is the same: a bootstrap would
+    say [0, 0] of ten problems as of ten thousand."""
+    shares = [float(share) for share in shares]
+    return wilson(int(sum(shares)), len(shares)) if shares and (not any(shares) or all(share == 1 for share in shares)) else None
+
+
+def mean_interval(values, resamples=RESAMPLES, seed=0, share=False):
+    """(mean, low, high) of one value per problem, by bootstrap over problems. One problem only: its interval is itself.
+
+    share: the values are shares of right samples or probabilities, from 0 to 1; see `unanimous`.
+    """
     values = np.asarray(values, dtype=float)
+    if share and (bounds := unanimous(values)):
+        return float(values.mean()), *bounds
     low, high = interval(bootstrap_sums(values[:, None], resamples, seed)[:, 0] / len(values))
     return float(values.mean()), low, high
 
 
 def share_report(flags_by_problem, seed=0):
-    """{value, low, high, n} of a share. flags_by_problem: {id: [0/1 per sample]}.
+    """{value, low, high, n} of a share, n being the number of problems; with several samples a problem also {samples}. flags_by_problem: {id: [0/1 per sample]}.
 
-    One sample a problem: Wilson. Several: mean over samples, then bootstrap over problems, because samples of one problem go together.
+    One sample a problem: Wilson. Several: mean over samples, then bootstrap over problems, because samples of one problem go together;
+    all right or all wrong: Wilson over the problems.
     """
     groups = [list(flags) for flags in flags_by_problem.values() if len(flags)]
     if not groups:
@@ -98,8 +111,8 @@ def share_report(flags_by_problem, seed=0):
         return {"value": right / total, "low": low, "high": high, "n": total}
     columns = np.array([[sum(flags), len(flags)] for flags in groups], dtype=float)
     sums = bootstrap_sums(columns, seed=seed)
-    low, high = interval(sums[:, 0] / sums[:, 1])
-    return {"value": float(columns[:, 0].sum() / total), "low": low, "high": high, "n": total}
+    low, high = unanimous(columns[:, 0] / columns[:, 1]) or interval(sums[:, 0] / sums[:, 1])
+    return {"value": float(columns[:, 0].sum() / total), "low": low, "high": high, "n": len(groups), "samples": total}
 
 
 def pass_report(flags_by_problem, ks, seed=0):
@@ -108,7 +121,7 @@ def pass_report(flags_by_problem, ks, seed=0):
     for k in ks:
         values = [pass_at_k(len(flags), int(sum(flags)), k) for flags in flags_by_problem.values() if len(flags) >= k]
         skipped = sum(len(flags) < k for flags in flags_by_problem.values())
-        mean, low, high = mean_interval(values, seed=seed) if values else (None, None, None)
+        mean, low, high = mean_interval(values, seed=seed, share=True) if values else (None, None, None)
         report[str(k)] = {"value": mean, "low": low, "high": high, "problems": len(values), "skipped": skipped}
     return report
 

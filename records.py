@@ -183,24 +183,30 @@ def json_line(row) -> bytes:
     return re.sub("[\u0085\u2028\u2029\ud800-\udfff]", lambda c: f"\\u{ord(c[0]):04x}", text).encode("utf-8") + b"\n"
 
 
-def set_values(rows: list, pairs) -> list:
-    """The rows with values put into each: pairs are the KEY=VALUE of --set, a value is JSON or else text."""
-    chosen = {}
+def set_values(rows: list, pairs, more=()) -> list:
+    """The rows with values put into each: pairs are the KEY=VALUE of --set, a value is JSON or else text.
+
+    A key that no row has is a slip of the pen, which would change nothing in silence; `more`: keys that rows may also lack.
+    """
+    chosen, fixed = {}, ("", "id", "messages", "label")
+    known = ({key for row in rows for key in row} | set(more)) - set(fixed)
     for pair in pairs:
         name, separator, value = pair.partition("=")
-        if not separator or name in ("", "id", "messages", "label"):
+        if not separator or name in fixed:
             raise SystemExit(f"--set {pair!r}: KEY=VALUE with a key of the row other than id, messages and label")
+        if name not in known:
+            raise SystemExit(f"--set {pair!r}: no row has the key {name}; there are {', '.join(sorted(known))}")
         try:
             chosen[name] = json.loads(value)
         except ValueError:
             chosen[name] = value
-    return [row | chosen if isinstance(row, dict) else row for row in rows]
+    return [row | chosen for row in rows]
 
 
 def load_rows(path, task=None, chosen=(), fault=None, graded=False) -> list:
     """Rows of a JSONL of questions or demonstrations, checked: each an object with messages and an id of its own.
 
-    chosen: the KEY=VALUE of --set. Also asked of each row: the task's `check_row(row)` and `fault(row)`, which say what is wrong with it, or
+    chosen: the KEY=VALUE of --set, of keys that rows have or that the task names as `SETTABLE`. Also asked of each row: the task's `check_row(row)` and `fault(row)`, which say what is wrong with it, or
     "". graded: every row will be rewarded, so where the task is `LABELLED` it needs a label. SystemExit with the file and the row.
     """
     rows, seen = read_jsonl(path), {}
@@ -210,7 +216,7 @@ def load_rows(path, task=None, chosen=(), fault=None, graded=False) -> list:
         if wrong := _shape_fault(row, seen):
             raise SystemExit(f"{path}, row {number}: {wrong}")
         seen[str(row["id"])] = number
-    rows = set_values(rows, chosen)
+    rows = set_values(rows, chosen, getattr(task, "SETTABLE", ()))
     for number, row in enumerate(rows, 1):
         wrong = getattr(task, "check_row", lambda row: "")(row) or (fault(row) if fault else "")
         if not wrong and graded and getattr(task, "LABELLED", False) and row.get("label") is None:
@@ -227,6 +233,8 @@ def _shape_fault(row, seen: dict) -> str:
         return f"no {' and no '.join(missing)}; write the file with prepare_data.py"
     if not isinstance(row["id"], (str, int)):
         return f"id {row['id']!r} must be a text"
+    if not isinstance(row.get("task"), str | None):
+        return f"task {row['task']!r} must be a text"
     if not isinstance(row["messages"], list) or not all(isinstance(message, dict) for message in row["messages"]):
         return "messages must be a list of objects with role and content"
     if str(row["id"]) in seen:

@@ -7,8 +7,8 @@ def percent(value, low=None, high=None):
 
 
 def share_text(share):
-    """A share_report of metrics.py: " 50.0 %  [40.0, 60.0]  n=90"."""
-    return percent(share["value"], share["low"], share["high"]) + f"  n={share['n']}"
+    """A share_report of metrics.py: " 50.0 %  [40.0, 60.0]  n=90", or "n=90 rows" where a row has several samples."""
+    return percent(share["value"], share["low"], share["high"]) + f"  n={share['n']}{' rows' if 'samples' in share else ''}"
 
 
 def number(value, digits=2):
@@ -28,7 +28,7 @@ def print_table(report):
     for name, key in (("right, of those played", "of_played"), ("right, failures as wrong", "of_all")):
         share = report["score"][key]
         if share["value"] is not None and (report["n_error"] or report.get("accuracy") is None):
-            lines.append((name, percent(share["value"], share["low"], share["high"]) + f"  n={share['n']}"))
+            lines.append((name, share_text(share)))
     if report["n_samples"] > 1:
         lines += [(f"pass@{k}", percent(part["value"], part["low"], part["high"])) for k, part in report["pass_at"].items()]
     for key in ("macro_f1", "accuracy", "format_rate"):

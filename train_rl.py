@@ -44,6 +44,7 @@ import random
 import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -58,11 +59,11 @@ from backends import parallel
 from records import load_rows
 
 
-def pair(text):
-    """"0.3,0.7" -> (0.3, 0.7)"""
+def pair(text, example="0.3,0.7"):
+    """"0.3,0.7" -> (0.3, 0.7); what is none is told the example of its own flag."""
     numbers = [float(part) for part in text.split(",")]
     if len(numbers) != 2 or not all(math.isfinite(number) and number >= 0 for number in numbers) or not sum(numbers):
-        raise ValueError(f"{text!r} is not two numbers from 0 on, as in 0.3,0.7")
+        raise ValueError(f"{text!r} is not two numbers from 0 on, as in {example}")
     return tuple(numbers)
 
 
@@ -108,7 +109,7 @@ def parse_args():
     parser.add_argument("--virtual-max", choices=["off", "on", "auto"], default="off", help="NGRPO (default: %(default)s)")
     parser.add_argument("--max-reward", type=real(), default=1.0, help="full marks, for --virtual-max (default: %(default)s)")
     parser.add_argument("--phase-weights", type=readable(advantages.read_phases), metavar="PHASES", help="PRS, as in \"0:thought=1,tool=0.2;0.5:tool=1\"")
-    parser.add_argument("--lead", type=readable(pair), metavar="LOW,HIGH", help="GRPO-LEAD, as in 0.3,3")
+    parser.add_argument("--lead", type=readable(partial(pair, example="0.3,3")), metavar="LOW,HIGH", help="GRPO-LEAD, as in 0.3,3")
     parser.add_argument("--dart", type=readable(pair), metavar="REASONING,TOOL", help="token weights, as in 0.3,0.7")
     parser.add_argument("--loss", choices=["ppo", "importance_sampling", "cispo", "gspo"], default="ppo", help="(default: %(default)s)")
     parser.add_argument("--clip-ratio", type=real(0), default=0.2, help="both bounds, unless given apart (default: %(default)s)")
@@ -158,6 +159,8 @@ def filter_pool(args, rows):
     solved = Counter()
     for record in runs.stream_trajectories(args.pool / "trajectories.jsonl", ("id", "parts")):
         solved[record["id"]] += record["parts"].get("correct", 0) == 1
+    if not any(row["id"] in solved for row in rows):
+        raise SystemExit(f"--pool {args.pool}: no question of {args.data} is in it, by id; it must be an evaluation of the same rows")
     kept = [row for row in rows if row["id"] in solved and low <= solved[row["id"]] <= high]
     print(f"--pool: {len(kept)} of {len(rows)} questions were solved {low} to {high} times")
     return kept

@@ -28,6 +28,7 @@ from tasks import countdown_rewards as rewards
 from tasks import countdown_teacher as teacher
 
 TOOLS = None
+SETTABLE = ("tool", "judge", "max_new", "expert")  # by --set, where rows lack them, too
 TOOL_MODES = ("none", "calc", "calc+ask")
 ANSWER = re.compile(r"<answer>\s*((?:(?!</?answer>).)*?)\s*</answer>", re.DOTALL)
 MAX_NEW = 1400

@@ -54,6 +54,7 @@ SIX = [
     _tool("get_transaction_history", "Past trades and payments, with the dates on which money arrives.", symbol=_TEXT),
     _tool("check_market_status", "Whether the market is open."),
 ]
+SETTABLE = ("reward_mode", "misuse_penalty")  # by --set, where rows lack them, too
 TOOLS = None  # none for the chat template: the prompt lists them itself, in SFT and in RL alike
 ANSWERS = tuple(tool["function"]["name"] for tool in SIX)  # `always-yes` always takes the first, check_balance
 ANSWER_PREFIX = '"tool": "'  # what stands before the name, for train_sft.py --answer-weight
@@ -376,12 +377,23 @@ def flags(group):
     group.add_argument("--tools", type=Path, metavar="FILE", help="with --requests: JSON list of your own tools' schemas")
 
 
+TYPES = {  # of what the metrics count by, in a row that somebody wrote by hand
+    "task": (str, "the category, a text"), "kind": (str, "single, multi or request"), "lang": (str | None, "a text"),
+    "several": (bool | None, "true or false"), "ambiguous": (bool | None, "true or false"), "accepted": (list | None, "a list of names of tools"),
+}  # fmt: skip
+
+
 def check_row(row):
     """What is wrong with a row, "" if nothing: asked by train_rl.py and eval.py before anything is played."""
     steps = row.get("path") or [row.get("expected")]
     good = all(isinstance(step, dict) and isinstance(step.get("tool"), str) and isinstance(step.get("params"), dict) for step in steps)
     if not good or not isinstance(row.get("request"), str) or row.get("form") not in FIELDS:
         return "no row of the fund assistant (request, form and expected {tool, params} are missing); write it with prepare_data.py --task fund"
+    for key, (kind, what) in TYPES.items():
+        if not isinstance(row.get(key), kind) or (kind == list | None and not all(isinstance(entry, str) for entry in row.get(key) or ())):
+            return f"{key} {row.get(key)!r}: {what}"
+    if row.get("ambiguous") and not row.get("accepted"):
+        return "an ambiguous row needs accepted, a list of the tools that are right"
     if row.get("kind") == "request" and not (row.get("path") and row.get("state") and row.get("end")):
         return "a row of kind request needs path, state and end"
     if row.get("reward_mode", "ground-truth") not in fund_rewards.MODES:

@@ -24,6 +24,11 @@ def load_tools(path):
     try:
         tools = json.loads(Path(path).read_text(encoding="utf-8"))
         names = [tool.get("function", tool)["name"] for tool in tools]
+        if not all(isinstance(name, str) and name for name in names):
+            raise ValueError("a name must be a text")
+        schemas = [tool.get("function", tool).get("parameters") or {} for tool in tools]
+        if not all(isinstance(schema.get("properties", {}), dict) and isinstance(schema.get("required", []), list) for schema in schemas):
+            raise ValueError("parameters must be an object with properties (an object) and required (a list)")
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise SystemExit(f"--tools {path}: not a JSON list of function schemas ({error})") from None
     if len(set(names)) != len(names) or not names:

@@ -8,6 +8,7 @@ random, and gold, which is what the parser and the reward make of the right repl
 from collections import Counter
 
 from metrics import share_report
+from tables import share_text
 from tasks import fund_rewards
 
 SHORT = {"check_balance": "balance", "transfer_funds": "transfer", "withdraw_funds": "withdraw", "place_order": "order",
@@ -98,19 +99,19 @@ def lines(result, steps):
     """[[name, text]] for eval.py to print."""
     out = []
     if steps:
-        out += [["reasoning is a thought", _share(result["reasoning"])], ["  sound, but wrong tool", _share(result["wrong_in_spite"])],
-                ["tool and parameters right", _share(result["params_accuracy"])]]  # fmt: skip
+        out += [["reasoning is a thought", share_text(result["reasoning"])], ["  sound, but wrong tool", share_text(result["wrong_in_spite"])],
+                ["tool and parameters right", share_text(result["params_accuracy"])]]  # fmt: skip
     for name, share in result["categories"].items():
         labels = Counter(row["expected"]["tool"] for row in steps if row["task"] == name)
-        out.append([f"  {name}", _share(share) + f"   always one tool {100 * max(labels.values()) / sum(labels.values()):.1f} %"])
+        out.append([f"  {name}", share_text(share) + f"   always one tool {100 * max(labels.values()) / sum(labels.values()):.1f} %"])
     for name, word in (("single", "single-step tool"), ("multi", "step of several, tool")):
         if name in result["kinds"]:
-            out.append([word, _share(result["kinds"][name])])
-    out += [[f"  language {name}", _share(share)] for name, share in result["languages"].items() if len(result["languages"]) > 1]
+            out.append([word, share_text(result["kinds"][name])])
+    out += [[f"  language {name}", share_text(share)] for name, share in result["languages"].items() if len(result["languages"]) > 1]
     words = {"whole": "whole requests carried out", "sequence": "  all tools in order", "run_steps": "  steps on the way, tool"}
-    out += [[words[name], _share(share)] for name, share in result.get("requests", {}).items()]
+    out += [[words[name], share_text(share)] for name, share in result.get("requests", {}).items()]
     words = {"label": "ambiguous rows, as labelled", "accepted": "  any accepted tool"}
-    out += [[words[name], _share(share)] for name, share in result.get("ambiguous", {}).items()]
+    out += [[words[name], share_text(share)] for name, share in result.get("ambiguous", {}).items()]
     faults = ", ".join(f"{name} {count}" for name, count in result["faults"].items())
     out.append(["faults of replies", faults or "none"])
     return out + [["confusion", "rows: the right tool, columns: the chosen one"] for _ in steps[:1]] + [["", line] for line in matrix(result.get("confusion", {}))]
@@ -128,10 +129,6 @@ def matrix(confusion):
         counts = [row.get(name, 0) for name in names] + [row.get("none", 0) + row.get("unknown", 0)]
         table.append(f"{SHORT.get(tool, tool)[:9]:10}" + "".join(f"{count:>10}" for count in counts))
     return table
-
-
-def _share(share):
-    return f"{100 * share['value']:5.1f} %  [{100 * share['low']:.1f}, {100 * share['high']:.1f}]  n={share['n']}"
 
 
 def _flat(name, share):

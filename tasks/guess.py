@@ -28,6 +28,7 @@ from protocol import Observation, write_jsonl
 TOOLS = None
 PRICE = 0.05  # of each guess after the first
 HIGH, EASY_HIGH, FAR_HIGH, MAX_GUESSES = 100, 20, 1000, 10
+MOST = {"high": 10**6, "max_guesses": 1000}  # the floors are worked out for every range up to `high`
 PLAYERS = ("bisection", "careless")
 ANSWER = re.compile(r".*<guess>\s*([^<>]*?)\s*</guess>\s*", re.DOTALL)  # the turn that ends the game ends with a guess
 TEMPLATES = (
@@ -125,9 +126,9 @@ class Episode:
 
 def check_row(row):
     """What is wrong with a row, or ""."""
-    for key in ("high", "max_guesses"):
-        if not isinstance(row.get(key), int) or row[key] < 1:
-            return f"{key} {row.get(key)!r}: a whole number from 1"
+    for key, most in MOST.items():
+        if not isinstance(row.get(key), int) or isinstance(row[key], bool) or not 1 <= row[key] <= most:
+            return f"{key} {row.get(key)!r}: a whole number from 1 to {most}"
     if not re.fullmatch("[0-9]+", str(row.get("label"))) or not 1 <= int(row["label"]) <= row["high"]:
         return f"label {row.get('label')!r}: the secret, a whole number from 1 to {row['high']}"
     return ""
@@ -322,7 +323,7 @@ def options(args):
     """(high, easy_high, max_guesses, training wordings), checked."""
     get = lambda name, default: default if getattr(args, name, None) is None else getattr(args, name)
     high, easy, guesses, count = get("high", HIGH), get("easy_high", EASY_HIGH), get("max_guesses", MAX_GUESSES), get("templates", 1)
-    for flag, value, low, top in (("high", high, 2, 10**6), ("easy-high", easy, 2, high), ("max-guesses", guesses, 1, 1000),
+    for flag, value, low, top in (("high", high, 2, MOST["high"]), ("easy-high", easy, 2, high), ("max-guesses", guesses, 1, MOST["max_guesses"]),
                                   ("templates", count, 1, len(TEMPLATES)), ("sft-size", get("sft_size", 2), 2, 10**6),
                                   ("train-size", get("train_size", 1), 1, 10**6), ("dev-size", get("dev_size", 0), 0, 10**6),
                                   ("test-size", get("test_size", 0), 0, 10**6)):  # fmt: skip

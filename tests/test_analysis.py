@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +164,12 @@ def test_paired_test_and_its_warnings(two, capsys):
     assert result["difference"] == pytest.approx(0.3) and 0 < result["low"] < 0.3 < result["high"]
     assert result["macro_f1"]["second"] > result["macro_f1"]["first"] and result["macro_f1"]["low"] > 0
     assert "max_tokens differs (2048 and 6144)" in capsys.readouterr().out
+
+
+def test_a_setting_that_is_empty_is_shown_as_none(tmp_path, capsys):
+    comparing.paired(output(tmp_path / "a", graded(20), inject="", temperature=0), output(tmp_path / "b", graded(20), inject="Look twice.", temperature=1))
+    said = capsys.readouterr().out
+    assert "note: inject differs (none and Look twice.)" in said and "note: temperature differs (0 and 1)" in said
 
 
 def test_paired_uses_rows_that_both_have_and_leaves_failures_out(tmp_path, capsys):
@@ -337,6 +345,14 @@ def test_P39_lines_are_ended_by_newlines_only(tmp_path):
     assert [line["text"] for line in runs.stream_jsonl(tmp_path / "t.jsonl")] == texts
 
 
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """`analysis.py ledger experiments/ | head` once ended in a traceback."""
+    root = Path(analysis.__file__).parent
+    with subprocess.Popen([sys.executable, "analysis.py", "ledger", "experiments"], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait(timeout=60) == 0
+
+
 def test_broken_line_names_its_place(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"a": 1}\n{broken\n{"a": 2}\n')
     with pytest.raises(SystemExit, match="t.jsonl, line 2"):
@@ -419,6 +435,8 @@ def test_cross_puts_models_against_data(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "| model | cv | wd |"
     with pytest.raises(SystemExit, match="are both sft step-9 on gsm8k bench_dev_r1"):
         analysis.main(["cross", folders[0], folders[0]])
+    analysis.main(["cross", str(output(tmp_path / "none", graded(0) + graded(0, sample=1)))])
+    assert "| 0.0 %  [0.0, 8.8]  n=40 rows, 2 tokens |" in capsys.readouterr().out  # not [0.0, 0.0] n=80
     analysis.main(["cross", folders[0], folders[3]])  # half of the table
     assert "| - |" in capsys.readouterr().out
 

@@ -10,7 +10,8 @@ from helpers import tiny_folder
 import analysis
 import eval as evaluation
 import prepare_data
-from protocol import encode_prompt, load_chat, read_jsonl, sft_datum
+from protocol import encode_prompt, load_chat, read_jsonl, sft_datum, write_jsonl
+from records import load_rows
 from tasks import fund
 
 SIZES = ["--sft-size", "20", "--dev-size", "24", "--test-size", "6", "--train-size", "30"]
@@ -100,6 +101,8 @@ def test_P50_values_out_of_range_are_said_by_argparse(monkeypatch, tmp_path, cap
         (["--requests", "own.jsonl", "--multi-size", "3"], "--multi-size is for generated"),
         (["--requests", "own.jsonl", "--labels", "wrong"], "--labels wrong is for generated"),
         (["--requests", "own.jsonl", "--tools", "broken.json"], "--tools broken.json: not a JSON list"),
+        (["--requests", "own.jsonl", "--tools", "number.json"], r"--tools number.json: not a JSON list .*a name must be a text"),
+        (["--requests", "own.jsonl", "--tools", "schema.json"], r"--tools schema.json: .*parameters must be an object"),
         (["--requests", "empty.jsonl"], "empty.jsonl: no line"),
         (["--requests", "own.jsonl"], "own.jsonl, line 1: needs request"),
         (["--train-size", "200000"], "--single-size and --multi-size: the wordings of train are used up after"),
@@ -111,6 +114,8 @@ def test_what_does_not_go_together_is_one_line(monkeypatch, tmp_path, flags, sai
     (tmp_path / "own.jsonl").write_text('{"request": 3}\n')
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "number.json").write_text('[{"name": 5}]')  # once a TypeError of the prompt's text
+    (tmp_path / "schema.json").write_text('[{"name": "x", "parameters": {"properties": 5}}]')
     with pytest.raises(SystemExit, match=said) as stop:
         prepare(monkeypatch, tmp_path / "out", "bench", *flags)
     assert "\n" not in str(stop.value.code) and not (tmp_path / "out" / "fund" / "rl").exists()
@@ -132,6 +137,12 @@ def test_rows_are_checked_before_anything_is_played(place):
     assert fund.check_row(row) == fund.check_row(request) == ""
     assert "no row of the fund assistant" in fund.check_row({"id": "a", "messages": [{"role": "user", "content": "x"}]})
     assert "reward_mode 'best'" in fund.check_row(row | {"reward_mode": "best"})
+    for key, value in (("task", ["x"]), ("task", None), ("kind", 3), ("accepted", 5), ("accepted", [5]), ("lang", 5), ("several", "x"), ("ambiguous", "no")):
+        assert fund.check_row(row | {key: value}).startswith(f"{key} {value!r}: "), key  # some were accepted, others a traceback
+    assert "needs accepted" in fund.check_row(row | {"ambiguous": True, "accepted": []})
+    with pytest.raises(SystemExit, match=r"row 1: task \['x'\] must be a text"):
+        write_jsonl(place / "bad.jsonl", [row | {"task": ["x"]}])
+        load_rows(place / "bad.jsonl", fund)
     assert "misuse_penalty" in fund.check_row(row | {"misuse_penalty": "much"})
     assert "needs path, state and end" in fund.check_row(request | {"state": None})
 

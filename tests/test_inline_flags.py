@@ -172,7 +172,7 @@ def test_set_takes_another_judge_for_the_same_rows(prepare, model, tmp_path, cap
 def test_P50_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, monkeypatch):
     test = prepare("countdown", "--counts 3 --test-size 6", stage="bench") / "rl" / "bench_test.jsonl"
     for pair, says in (("judge=v9", "row 1: judge 'v9': there are v1, v2, v2.1, v3"), ("max_new=many", "max_new 'many'"), ("label=1", "--set 'label=1'"),
-                       ("judge", "KEY=VALUE")):  # fmt: skip
+                       ("judge", "KEY=VALUE"), ("nokey=1", "--set 'nokey=1': no row has the key nokey; there are .*judge, .*target")):  # fmt: skip
         with pytest.raises(SystemExit, match=says):
             evaluate("countdown", test, tmp_path / "out", model, "--policy", "gold", "--set", pair)
         monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--task", "countdown", "--data", str(test), "--set", pair])
@@ -180,12 +180,16 @@ def test_P50_a_wrong_set_is_one_line_in_both_scripts(prepare, model, tmp_path, m
             train_rl.load_questions(train_rl.parse_args(), countdown)
     monkeypatch.setattr(sys, "argv", ["train_rl.py", "--state-path", "x", "--data", str(test), "--set", "judge=v1", "--set", "max_new=9"])
     assert {(row["judge"], row["max_new"]) for row in train_rl.load_questions(train_rl.parse_args(), countdown)} == {("v1", 9)}
+    bare = [{key: value for key, value in row.items() if key not in ("judge", "max_new")} for row in read_jsonl(test)]
+    write_jsonl(test, bare)  # rows that somebody wrote by hand: what the task reads with a default can still be set
+    assert {(row["judge"], row["max_new"]) for row in train_rl.load_questions(train_rl.parse_args(), countdown)} == {("v1", 9)}
 
 
 def test_a_row_that_cannot_be_played_is_named(prepare, model, tmp_path):
     path = tmp_path / "rows.jsonl"
     row = {"id": "a", "messages": [{"role": "user", "content": "x"}]}
     for task, more, says in (("guess", {"high": 10, "max_guesses": 3, "label": "11"}, "row 1: label '11'"), ("guess", {}, "row 1: high None"),
+                             ("guess", {"high": 10**30, "max_guesses": 3, "label": "1"}, "high 1000000000000000000000000000000: a whole number from 1 to 1000000"),
                              ("countdown", {"numbers": 3}, "needs numbers"), ("gsm8k", {"prompt": "x"}, "row 1: prompt 'x'"),
                              ("gsm8k", {"prompt": "r1", "label": "many"}, "label 'many' is no number")):  # fmt: skip
         write_jsonl(path, [row | more])

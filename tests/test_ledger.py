@@ -114,6 +114,7 @@ def test_results_by_hand(tmp_path, capsys):
     assert result["difference"]["value"] == 0.875 and result["difference"]["n"] == 4 and result["verdict"] == "✓" and result["seeds"] == 2
     a, b = result["arms"]["a"], result["arms"]["b"]
     assert (a["tool"]["value"], a["tool"]["n"], a["tool"]["each"]) == (0.125, 8, [0.25, 0.0]) and b["tool"]["value"] == 1.0
+    assert (b["tool"]["low"], b["tool"]["high"]) == (pytest.approx(0.5101, abs=1e-4), 1.0), "four of four, by Wilson: 4 / (4 + 1.96**2)"
     assert a["reasoning"]["value"] == 1.0 and a["zero_std"]["value"] == 0.375 and b["zero_std"]["n"] == 2 and b["silent"]["each"] == [0.0625] and "silent" not in a and "tool:nothing" not in a
     assert b["reward"]["n"] == 5, "the request counts in the reward, the failed and the ambiguous row don't"
     analysis.main(["ledger", str(tmp_path)])

@@ -76,8 +76,22 @@ def test_interval_of_several_samples_is_by_problem_not_by_sample():
     """Eight equal samples of a question tell no more than one: the interval must not shrink."""
     one = metrics.share_report({i: [i % 2] for i in range(40)})
     eight = metrics.share_report({i: [i % 2] * 8 for i in range(40)})
-    assert eight["n"] == 320 and eight["value"] == one["value"] == 0.5
+    assert (eight["n"], eight["samples"]) == (40, 320) and eight["value"] == one["value"] == 0.5
     assert eight["high"] - eight["low"] == pytest.approx(one["high"] - one["low"], rel=0.15)
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_samples_that_are_all_alike_have_the_interval_of_their_problems(flag):
+    """Twenty wrong samples of each of ten problems once gave [0, 0]: every resample is the same. Ten of ten: 1.96**2 / (10 + 1.96**2) = 0.2775."""
+    edge, one = (0, 0.2775) if flag == 0 else (0.7225, 1), metrics.share_report({i: [flag] for i in range(10)})
+    several = metrics.share_report({i: [flag] * (20 - i) for i in range(10)})
+    assert (several["value"], several["n"], several["samples"]) == (flag, 10, 155)
+    assert (several["low"], several["high"]) == (one["low"], one["high"]) == pytest.approx(edge, abs=1e-4)
+    passed = metrics.pass_report({i: [flag] * 8 for i in range(10)}, [1, 8])
+    assert all((part["low"], part["high"]) == pytest.approx(edge, abs=1e-4) for part in passed.values())
+    assert metrics.mean_interval([flag] * 10, share=True)[1:] == pytest.approx(edge, abs=1e-4)
+    assert metrics.mean_interval([flag] * 10) == (flag, flag, flag)  # a difference or a reward may have any value
+    assert metrics.mean_interval([1 - flag] + [flag] * 9, share=True) == metrics.mean_interval([1 - flag] + [flag] * 9)
 
 
 def test_mcnemar_by_hand():

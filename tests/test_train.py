@@ -324,6 +324,7 @@ def test_health_is_said_during_and_after_the_run(monkeypatch, capsys):
         (train_rl, ["--state-path", "model", "--dart", "0.3"], "--dart"),
         (train_rl, ["--state-path", "model", "--dart", "0,0"], "--dart"),
         (train_rl, ["--state-path", "model", "--lead", "-1,3"], "--lead"),
+        (train_rl, ["--state-path", "model", "--lead", "3"], "--lead: '3' is not two numbers from 0 on, as in 0.3,3\n"),
         (train_rl, ["--state-path", "model", "--phase-weights", "0.5:a=1"], "--phase-weights"),
         (train_rl, ["--state-path", "model", "--temperature", "0"], "--temperature"),
         (train_rl, ["--state-path", "model", "--top-p", "nan"], "--top-p"),
@@ -415,6 +416,9 @@ def test_questions_are_checked_before_anything_is_sampled(tmp_path):
     assert [one["id"] for one in train_rl.load_questions(args, spec_o3)] == ["a"]
     write_jsonl(tmp_path / "pool" / "trajectories.jsonl", [{"id": "a", "parts": {"correct": 1.0}}, {"id": "a"}])
     args.pool = tmp_path / "pool"
+    write_jsonl(tmp_path / "other" / "trajectories.jsonl", [{"id": "z", "parts": {"correct": 1.0}}])
+    with pytest.raises(SystemExit, match=r"--pool .*other: no question of .*rl.jsonl is in it, by id; it must be an evaluation of the same rows"):
+        train_rl.load_questions(SimpleNamespace(**vars(args) | {"pool": tmp_path / "other"}), spec_o3)
     with pytest.raises(SystemExit, match=r"trajectories.jsonl, line 2: no trajectory of eval.py or train_rl.py \(no parts\)"):
         train_rl.load_questions(args, spec_o3)
 
