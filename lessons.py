@@ -5,7 +5,7 @@
     tokens, positions, trained = layout(parts, tokenizer, grid=(6, 12))          # int [T], [3, T] (M-RoPE), bool [T]
 
 Then the batches and forward passes that the two commands of pretrain.py share. All pictures of a run have one size, and lie on the device as grey
-bytes: that makes the tower's work one batch, at which it is ten times as fast as picture by picture. For models of the Qwen2-VL and Qwen3-VL kind.
+bytes: that makes the tower's work one batch, in place of the library's loop over pictures. For models of the Qwen2-VL and Qwen3-VL kind.
 """
 
 import functools
@@ -15,8 +15,9 @@ import zlib
 
 import numpy as np
 
+from tasks.spec_o3_synthetic import KINDS
+
 PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
-TASKS = ("wd", "cv", "cc", "gm", "ss")
 MERGE = 2  # patches a side that become one position
 INK = 0.25  # image_std: black ink lies 4 below white paper
 FORMS = (("in one word", "{}."), ("in brackets", "{{{}}}"), ("in a box", "\\boxed{{{}}}"), ("in quotes", '"{}"'), ("with a label", "answer={}"))
@@ -34,7 +35,7 @@ def conversation(number, seed, size, forms=FORMS, json_calls=False):
     from PIL import Image
 
     from tasks.spec_o3 import QUESTIONS, SYSTEM, first_picture
-    from tasks.spec_o3_synthetic import KINDS, informative_window, make_spectrum, uninformative_window
+    from tasks.spec_o3_synthetic import informative_window, make_spectrum, uninformative_window
     from tools import zoom_spectrum
 
     rng = np.random.default_rng([seed, *map(ord, "pretrain"), number])
@@ -65,7 +66,7 @@ def conversation(number, seed, size, forms=FORMS, json_calls=False):
 
 
 def squeeze(example):
-    """For the way from a worker: an uncompressed picture takes dozens of reads of a pipe, and each waits for Python's lock, which the training holds."""
+    """For the way from a worker: an uncompressed picture takes dozens of reads of a pipe, and each may wait for Python's lock while the model trains."""
     return (example[0].shape, zlib.compress(example[0].tobytes(), 1)), *example[1:]
 
 
@@ -162,7 +163,8 @@ def corpus(conversations):
 
 def white(model):
     """image_mean. White paper becomes 0, so that blank patches are silent; but not quite where the tower's first layer has no bias: a blank patch would
-    be all zeros there, which no LayerNorm can do anything with (such a tower did not even learn hot from cool in 100 steps; so it took 30)."""
+    be all zeros there, which no LayerNorm can do anything with. (Glance on a tower of three layers, 128 wide, 48 pictures a step, on a CPU, one run each:
+    its loss over ten classes was still 2.30, chance, after 120 steps; with 0.9 in place of 1 it was 2.03 after 40.)"""
     return 1.0 if model.model.visual.patch_embed.proj.bias is not None else 0.9
 
 
@@ -240,7 +242,7 @@ class Glance:
 
         normal = lambda *shape, scale: (torch.randn(*shape, device=device) * scale).requires_grad_(True)
         self.place, self.query = normal(positions, width, scale=0.02), normal(4, width, scale=0.1)
-        self.hidden, self.out = normal(4 * width, 256, scale=(4 * width) ** -0.5), torch.zeros(256, 2 * len(TASKS), device=device, requires_grad=True)
+        self.hidden, self.out = normal(4 * width, 256, scale=(4 * width) ** -0.5), torch.zeros(256, 2 * len(KINDS), device=device, requires_grad=True)
         self.parameters = [self.place, self.query, self.hidden, self.out]
 
     def __call__(self, features):
@@ -263,7 +265,7 @@ def pictures_that_decide(facts, pool, chosen):
     for index in chosen.tolist():
         kind, positive, windows = facts[index]
         for slot in [0, *(1 + place for place, useful in enumerate(windows) if useful)]:
-            rows.append(index), slots.append(slot), kinds.append(TASKS.index(kind)), labels.append(int(positive))
+            rows.append(index), slots.append(slot), kinds.append(KINDS.index(kind)), labels.append(int(positive))
     device = pool["pictures"].device
     return tuple(torch.tensor(values, device=device) for values in (rows, slots, kinds, labels))
 

@@ -282,7 +282,7 @@ def look(args, model, parameters, pool, facts, made, test_pool, test_facts):
         if (step + 1) % max(1, args.look_steps // 10) == 0:
             with torch.no_grad():
                 parts = [answers(test_pool, test_facts, chosen) for chosen in torch.arange(len(test_facts)).split(256)]
-            pairs = [logits.view(-1, len(lessons.TASKS), 2)[range(len(kinds)), kinds] for logits, kinds, _, _ in parts]  # NO and YES of its own task
+            pairs = [logits.view(-1, len(lessons.KINDS), 2)[range(len(kinds)), kinds] for logits, kinds, _, _ in parts]  # NO and YES of its own task
             right = torch.cat([pair.argmax(-1) == labels for pair, (_, _, labels, _) in zip(pairs, parts)])
             slots = torch.cat([slots for *_, slots in parts])
             found = {name: round(right[mask].float().mean().item(), 3) for name, mask in (("full", slots == 0), ("window", slots > 0))}
@@ -367,7 +367,7 @@ def parse_args(argv=None):
     parser.add_argument("--language", help="graft-vlm: hub id or folder of the Qwen2 kind, with a tied head and Qwen2.5's tokenizer (default: Qwen/Qwen2.5-Coder-0.5B-Instruct)")
     parser.add_argument("--out", help=f"Hugging Face folder to write (default: {of('out')})")
     parser.add_argument("--device", default="cpu", help="(default: %(default)s)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the layers of the language model: faster on a GPU, after the first steps")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the layers of the language model (meant for a GPU; not timed)")
     parser.add_argument("--seed", type=runs.number(int, 0), default=0, help="(default: %(default)s)")
     parser.add_argument("--objects", type=runs.number(int, 1), help=f"distinct spectra to draw (default: {of('objects')})")
     parser.add_argument("--held-out", type=runs.number(int, 1), default=1000, help="spectra for the accuracies that are printed; they also fit the tokenizer (default: %(default)s)")

@@ -206,8 +206,8 @@ def set_values(rows: list, pairs, more=()) -> list:
 def load_rows(path, task=None, chosen=(), fault=None, graded=False) -> list:
     """Rows of a JSONL of questions or demonstrations, checked: each an object with messages and an id of its own.
 
-    chosen: the KEY=VALUE of --set, of keys that rows have or that the task names as `SETTABLE`. Also asked of each row: the task's `check_row(row)` and `fault(row)`, which say what is wrong with it, or
-    "". graded: every row will be rewarded, so where the task is `LABELLED` it needs a label. SystemExit with the file and the row.
+    chosen: the KEY=VALUE of --set, of keys that rows have or that the task names as `SETTABLE`. Also asked of each row: the task's
+    `check_row(row)` and `fault(row)`, which say what is wrong with it, or "". graded: every row will be rewarded, so where the task is `LABELLED` it needs a label. SystemExit with the file and the row.
     """
     rows, seen = read_jsonl(path), {}
     if not rows:

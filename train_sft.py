@@ -9,7 +9,8 @@ r"""Stage 2: supervised cold start. Learn the whole interaction (think, call, lo
 
 What is trained (seed 001, section 4.1): every token that the assistant writes: thought, call, answer, end of turn. Prompt, tool results and
 pictures are context with weight zero. The loss is the mean over the trained tokens of a batch; the division is done here, in sight, because
-backends sum. Under torchrun each rank takes its part of every batch, and rank 0 alone prints and writes. Prints state_path (to go on training: train_rl.py --state-path) and sampler_path (to evaluate: eval.py --model-path).
+backends sum. Under torchrun each rank takes its part of every batch, and rank 0 alone prints and writes.
+Prints state_path (to go on training: train_rl.py --state-path) and sampler_path (to evaluate: eval.py --model-path).
 
 Departures from the seed: --resume continues exactly; validation loss before the first step too; --answer-weight (1 = the seed) for models so
 small that one token in two hundred carries all that is left to learn.

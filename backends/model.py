@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from backends import parallel
-from backends.packing import can_pack, packed, send
+from backends import packing, parallel
+from backends.packing import packed, send
 from checkpoints import check_model_name
 from protocol import TextChunk
 
@@ -192,7 +192,7 @@ class Model:
         self._features = None
         self.kernels = head_kernels(self)
         self._check_head()
-        self.packs = self.device.type == "cuda" and self.dtype in (torch.bfloat16, torch.float16) and can_pack(self)
+        self.packs = self.device.type == "cuda" and self.dtype in (torch.bfloat16, torch.float16) and packing.switch_on(self)
 
     def _check_head(self):
         """Some architectures do more than the head to their last hidden state. Better to refuse them than to train something else."""

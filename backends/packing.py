@@ -1,6 +1,6 @@
 """Sequences one behind the other, without padding, through transformers' own forward: attention that heeds where each of them begins.
 
-    if can_pack(model): use_packing(model)                       # once: its decoder asks for attention under the name below
+    model.packs = switch_on(model)                               # once: from now on its decoder asks for `attention`, if that gives the same
     extra = packed(lengths, device)                              # arguments for a forward of ids [1, sum of lengths]
 
 The kernel is torch's own FlashAttention for sequences of any lengths (torch.nn.attention.varlen, since torch 2.10), on GPUs and in half precision.
@@ -49,17 +49,17 @@ def packed(lengths: list[int], device) -> dict:
     return {"attention_mask": torch.ones(1, 1, 1, 1, device=device), "cu_seq_lens_q": bounds, "max_length_q": max(lengths)}
 
 
-def use_packing(body):
-    """body: the decoder."""
+def choose(body, name):
+    """The attention that a decoder asks for."""
     for module in body.modules():
         if hasattr(module, "config"):
-            module.config._attn_implementation = NAME
+            module.config._attn_implementation = name
 
 
 @torch.no_grad()
-def can_pack(model) -> bool:
-    """Whether this model's decoder gives the same packed as apart, on a few tokens: not with linear or sliding attention, nor one of its own.
-    If so, its decoder is set to `attention`."""
+def switch_on(model) -> bool:
+    """Sets the model's decoder to `attention` if it gives the same packed as apart, on a few tokens: not with linear or sliding attention, nor
+    one of its own. Whether it did."""
     kinds = getattr(model.text, "layer_types", None) or ["full_attention"]
     if set(kinds) != {"full_attention"} or getattr(model.text, "attn_logit_softcapping", None) or model.text._attn_implementation != "sdpa":
         return False
@@ -69,7 +69,7 @@ def can_pack(model) -> bool:
     lines = [torch.arange(length, device=device).expand(model.axes, 1, -1) for length in lengths]
     apart = torch.cat([model.hidden(part[None], line)[0] for part, line in zip(ids.split(lengths), lines)]).float()
     body = getattr(model.inner, "language_model", model.inner)
-    use_packing(body)
+    choose(body, NAME)
     try:
         found = model.hidden(ids[None], torch.cat(lines, -1), extra=packed(lengths, device))[0].float()
     except Exception:  # an older GPU, a head size that the kernel doesn't have, a forward that hands nothing on
@@ -77,7 +77,5 @@ def can_pack(model) -> bool:
     tolerance = 1e-3 if model.dtype == torch.float32 else 0.1
     if (found - apart).norm() < tolerance * apart.norm():
         return True
-    for module in body.modules():
-        if hasattr(module, "config"):
-            module.config._attn_implementation = "sdpa"
+    choose(body, "sdpa")
     return False

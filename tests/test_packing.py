@@ -10,7 +10,7 @@ from test_engine import shown, text
 
 from backends.gpu import wrap_layers
 from backends.model import load_model, micro_batches
-from backends.packing import can_pack
+from backends.packing import switch_on
 
 torch.set_num_threads(1)
 
@@ -34,7 +34,7 @@ def test_packed_is_padded(arch, tmp_path):
     model = load_model(tiny_folder(tmp_path / "model", arch), device="cpu")
     assert not model.packs  # on a CPU padding is faster than a loop
     apart, learnt = scores(model), scores(model, True)
-    model.packs = can_pack(model)
+    model.packs = switch_on(model)
     assert model.packs
     for expected, found in zip((*apart, *learnt), (*scores(model), *scores(model, True))):
         assert torch.allclose(found, expected, atol=1e-5) and expected.abs().max() > 1e-3
@@ -47,7 +47,7 @@ def test_packed_is_padded(arch, tmp_path):
 def test_what_mixes_tokens_otherwise_is_not_packed(tmp_path):
     model = load_model(tiny_folder(tmp_path, "qwen3_5"), device="cpu")
     before = scores(model)[0]
-    assert not can_pack(model) and torch.equal(scores(model)[0], before)
+    assert not switch_on(model) and torch.equal(scores(model)[0], before)
 
 
 def test_groups_of_packed_sequences_fill_the_budget():

@@ -9,18 +9,17 @@
 #
 #   LANGUAGE=Qwen/Qwen2.5-Coder-0.5B-Instruct bash experiments/spec_o3/graft.sh         # one GPU; or a local folder
 #   SPECTRA=DIR bash experiments/spec_o3/graft.sh      # also learns and is tested on noisy draws from star templates (Redrock's FITS files)
-#   STAGES="data pretrain" bash experiments/spec_o3/graft.sh      # some of: data pretrain sft rl eval report
+#   PART="data pretrain" bash experiments/spec_o3/graft.sh      # some of: data pretrain sft rl eval report
 #
 # Every stage skips what is finished and goes on where it was stopped.
 set -euo pipefail
 . "$(dirname "$0")/../stages.sh"
-LANGUAGE=${LANGUAGE:-Qwen/Qwen2.5-Coder-0.5B-Instruct} SPECTRA=${SPECTRA:-} STAGES=${STAGES:-data pretrain sft rl eval report}
+LANGUAGE=${LANGUAGE:-Qwen/Qwen2.5-Coder-0.5B-Instruct} SPECTRA=${SPECTRA:-}
 NAME=${NAME:-graft} MODEL=${MODEL:-models/graft-vlm} DEVICE=${DEVICE:-cuda} WORKERS=${WORKERS:-16}
 data=datasets/$NAME stars=datasets/$NAME-stars
 episode=(--max-turns 4 --max-tokens ${TOKENS:-96} --max-seq-len 1536)
-stage() { [[ " $STAGES " == *" $1 "* ]]; }
 
-if stage data; then # 336 x 168 pixels are 72 positions a picture
+if part data; then # 336 x 168 pixels are 72 positions a picture
     "$PYTHON" prepare_data.py all --output "$data" --picture-size 336x168 --workers "$WORKERS" --seed "$SEED" \
         --sft-size ${SFT_SIZE:-2000} --train-size ${TRAIN_SIZE:-2000} --dev-size ${DEV_SIZE:-512} --test-size 0
     cp "$data/spec_o3/rl/bench_rl_train.jsonl" "$data/spec_o3/rl/mixed.jsonl"
@@ -33,36 +32,37 @@ if stage data; then # 336 x 168 pixels are 72 positions a picture
     fi
 fi
 
-if stage pretrain && [ ! -e "$MODEL/pretraining.json" ]; then
+if part pretrain && [ ! -e "$MODEL/pretraining.json" ]; then
     "$PYTHON" pretrain.py graft-vlm --language "$LANGUAGE" --device "$DEVICE" --workers "$WORKERS" --out "$MODEL" ${PRETRAIN:-}
 fi
 
-if stage sft; then # all weights but the tower's: each picture passes it once
+if part sft; then # all weights but the tower's: each picture passes it once
     train train_sft.py $NAME-sft --base-model "$MODEL" --rank 0 --freeze-vision --data-dir "$data/spec_o3/sft" --max-seq-len 1536 \
         --epochs 2 --batch-size 16 --learning-rate ${SFT_RATE:-2e-5} --schedule cosine --warmup 0.05 --grad-clip 1 ${SFT:-}
 fi
 
-if stage rl; then
+if part rl; then
     train train_rl.py ${RL_NAME:-$NAME-rl} --state-path "runs/$NAME-sft" --data "$data/spec_o3/rl/mixed.jsonl" "${episode[@]}" --tool-workers 8 \
         --max-steps ${RL_STEPS:-80} --batch-size ${BATCH:-16} --group-size 8 --learning-rate ${RL_RATE:-5e-6} --warmup-steps 5 --grad-clip 1 \
         --kl-coef ${KL:-0.02} --save-every 40 --keep-last 1 ${RL:-}
 fi
 
-if stage eval; then # side by side: a GPU has room for several
+if part eval; then # side by side: a GPU has room for several
     for kind in dev ${SPECTRA:+stars}; do
         file=$data/spec_o3/rl/bench_dev.jsonl
         [ $kind = dev ] || file=$stars/spec_o3/rl/bench_dev.jsonl
-        flags=(--data "$file" --base-model "$MODEL" --temperature 1 --concurrency 128 --limit ${LIMIT:-0} --seed "$SEED" "${episode[@]}")
-        "$PYTHON" eval.py --output outputs/$NAME-$kind-base "${flags[@]}" &
-        "$PYTHON" eval.py --output outputs/$NAME-$kind-sft --model-path "runs/$NAME-sft" "${flags[@]}" &
-        "$PYTHON" eval.py --output outputs/$NAME-$kind-rl --model-path "runs/${RL_NAME:-$NAME-rl}" "${flags[@]}" &
-        "$PYTHON" eval.py --output outputs/$NAME-$kind-no-tool --model-path "runs/${RL_NAME:-$NAME-rl}" --policy no-tool "${flags[@]}" &
-        "$PYTHON" eval.py --output outputs/$NAME-$kind-random --model-path "runs/${RL_NAME:-$NAME-rl}" --policy random-windows "${flags[@]}" &
-        wait
+        flags=(--data "$file" --base-model "$MODEL" --temperature 1 --concurrency 128 --limit ${ROWS:-0} --seed "$SEED" "${episode[@]}")
+        pids=() rl=(--model-path "runs/${RL_NAME:-$NAME-rl}")
+        "$PYTHON" eval.py --output outputs/$NAME-$kind-base "${flags[@]}" & pids+=($!)
+        "$PYTHON" eval.py --output outputs/$NAME-$kind-sft --model-path "runs/$NAME-sft" "${flags[@]}" & pids+=($!)
+        "$PYTHON" eval.py --output outputs/$NAME-$kind-rl "${rl[@]}" "${flags[@]}" & pids+=($!)
+        "$PYTHON" eval.py --output outputs/$NAME-$kind-no-tool "${rl[@]}" --policy no-tool "${flags[@]}" & pids+=($!)
+        "$PYTHON" eval.py --output outputs/$NAME-$kind-random "${rl[@]}" --policy random-windows "${flags[@]}" & pids+=($!)
+        for pid in "${pids[@]}"; do wait "$pid"; done # a bare `wait` would say nothing of one that failed
     done
 fi
 
-if stage report; then
+if part report; then
     for kind in dev ${SPECTRA:+stars}; do
         outputs=(outputs/$NAME-$kind-{base,sft,rl,no-tool,random})
         "$PYTHON" analysis.py table "${outputs[@]}"
