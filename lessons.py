@@ -10,6 +10,7 @@ bytes: that makes the tower's work one batch, in place of the library's loop ove
 
 import functools
 import json
+import os
 import sys
 import zlib
 
@@ -255,6 +256,36 @@ class Glance:
         weights = ((x + self.place) @ self.query.T * (4 * x.shape[-1] ** -0.5)).softmax(1)  # [n, positions, 4]: where each query looks
         seen = torch.einsum("npq,npw->nqw", weights, x).flatten(1)  # [n, 4 width]
         return F.gelu(seen @ self.hidden) @ self.out
+
+
+def make_as_loud_as_words(model, pictures, device):
+    """Scales the tower's last layer: the head of `look` took any loudness; a language model expects that of its own embeddings, or twice that."""
+    import torch
+
+    with torch.no_grad():
+        features = torch.cat(list(see(model, pictures, device).pooler_output))
+        for weight in model.model.visual.merger.mlp[-1].parameters():
+            weight *= 2 * model.get_input_embeddings().weight.float().std() / features.float().std()
+
+
+def save_tower(model, path):
+    """What `look` made, apart from any language model of this width: --tower reads it."""
+    from safetensors.torch import save_file
+
+    save_file({name: value.detach().float().cpu().contiguous() for name, value in model.model.visual.state_dict().items()}, path.with_suffix(".part"))
+    os.replace(path.with_suffix(".part"), path)
+
+
+def load_tower(model, path):
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        model.model.visual.load_state_dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise SystemExit(f"--tower {path}: can't be read ({error})") from error
+    except RuntimeError as error:
+        raise SystemExit(f"--tower {path}: of another shape than --layers, --width and the language model ask for") from error
 
 
 def pictures_that_decide(facts, pool, chosen):

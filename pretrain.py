@@ -216,6 +216,8 @@ def graft_vlm(args, workers):
     made = map(lessons.unsqueeze, workers.imap(job, range(args.objects + args.held_out), chunksize=16))
     held_out = [next(made) for _ in range(args.held_out)]
     texts = [lessons.manual(number, args.seed, json_calls=True) for number in range(args.manuals * bool(args.text_weight))]
+    if args.tower:
+        lessons.load_tower(model, args.tower)
     train(args, tokenizer, model, graft_groups(model, tokenizer, args), held_out, made, texts, "qwen_json")
 
 
@@ -288,10 +290,6 @@ def look(args, model, parameters, pool, facts, made, test_pool, test_facts):
             found = {name: round(right[mask].float().mean().item(), 3) for name, mask in (("full", slots == 0), ("window", slots > 0))}
             log.append({"look": step + 1, "loss": round(loss.item() * ranks, 4), "objects": len(facts), "seconds": round(time.time() - started, 1)} | found)
             print(json.dumps(log[-1]), flush=True)
-    with torch.no_grad():  # the head took any loudness; a language model expects that of its own embeddings, or twice that
-        features = torch.cat(list(lessons.see(model, pool["pictures"][:16, 0], args.device).pooler_output))
-        for weight in model.model.visual.merger.mlp[-1].parameters():
-            weight *= 2 * model.get_input_embeddings().weight.float().std() / features.float().std()
     return log
 
 
@@ -311,6 +309,10 @@ def train(args, tokenizer, model, groups, held_out, made, texts, template):
     texts = lessons.text_pool([lessons.layout(parts, tokenizer, (1, 1)) for parts in texts], args.device) if texts else None
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} M parameters, {len(tokenizer)} tokens", flush=True)
     log = look(args, model, groups[0]["params"], pool, facts, made, test_pool, test_facts) if args.look_steps else []
+    if args.look_steps and rank == 0:
+        lessons.save_tower(model, Path(args.out) / "tower.safetensors")
+    if args.look_steps or args.tower:
+        lessons.make_as_loud_as_words(model, test_pool["pictures"][:16, 0], args.device)
     optimizer, skipped = torch.optim.AdamW(groups, lr=args.learning_rate, betas=(0.9, 0.98), fused=True), 0
     for step in range(args.steps):
         # Objects are drawn while the model trains: early steps see the few that are ready, more than once.
@@ -348,7 +350,7 @@ def save(model, tokenizer, args, log, template):
     pixels = {"shortest_edge": (patch * MERGE) ** 2, "longest_edge": 4 * args.picture_size[0] * args.picture_size[1]}
     Qwen2VLImageProcessor(patch_size=patch, merge_size=MERGE, temporal_patch_size=2, image_mean=[lessons.white(model)] * 3, image_std=[INK] * 3, size=pixels).save_pretrained(out)
     earlier = json.loads((Path(args.init) / "pretraining.json").read_text())["stages"] if args.init else []
-    names = {name: Path(value).name for name, value in vars(args).items() if name in ("out", "init", "language")}
+    names = {name: Path(value).name for name, value in vars(args).items() if name in ("out", "init", "language", "tower")}
     (out / "pretraining.json").write_text(json.dumps({"stages": [*earlier, {"command": vars(args) | names, "log": log}]}, indent=1) + "\n")
 
 
@@ -380,8 +382,9 @@ def parse_args(argv=None):
     parser.add_argument("--layers", type=runs.number(int, 1), help=f"of the tiny language model and its tower / of the tower (default: {of('layers')})")
     parser.add_argument("--vocab-size", type=runs.number(int, 1), default=1024, help="tiny-vlm (default: %(default)s)")
     parser.add_argument("--init", default="", help="tiny-vlm: folder of an earlier run to go on from, with a new optimizer (default: from nothing)")
-    parser.add_argument("--steps", type=runs.number(int, 1), help=f"(default: {of('steps')})")
+    parser.add_argument("--steps", type=runs.number(int, 0), help=f"of conversations (default: {of('steps')})")
     parser.add_argument("--look-steps", type=runs.number(int, 0), help=f"first, on pictures of twice the batch size, without the language model (default: {of('look_steps')})")
+    parser.add_argument("--tower", default="", help="graft-vlm: OUT/tower.safetensors of an earlier run, which its --look-steps wrote; goes on from there, with no --look-steps unless given")
     parser.add_argument("--batch-size", type=runs.number(int, 1), help="picture conversations; an eighth as many manuals (default: 64)")
     parser.add_argument("--learning-rate", type=runs.number(float, 0), help=f"(default: {of('learning_rate')})")
     parser.add_argument("--text-weight", type=runs.number(float, 0), help=f"of the manuals' loss beside the pictures' (default: {of('text_weight')})")
@@ -390,6 +393,10 @@ def parse_args(argv=None):
     if args.language and args.what != "graft-vlm":
         parser.error("--language belongs to graft-vlm")
     args.language = args.language or "Qwen/Qwen2.5-Coder-0.5B-Instruct"
+    if args.tower and args.what != "graft-vlm":
+        parser.error("--tower belongs to graft-vlm")
+    if args.tower and args.look_steps is None:
+        args.look_steps = 0
     for name, value in DEFAULTS[args.what].items():
         if getattr(args, name) is None:
             setattr(args, name, value)

@@ -31,11 +31,9 @@ def language(tmp_path_factory):
     return str(folder)
 
 
-@pytest.fixture(scope="module")
-def grafted(language, tmp_path_factory):
-    out = tmp_path_factory.mktemp("grafted") / "vlm"
-    words = ["graft-vlm", "--language", language, "--objects", "24", "--held-out", "12", "--manuals", "4", "--steps", "3", "--look-steps", "2", "--batch-size", "4"]
-    args = pretrain.parse_args([*words, "--width", "64", "--layers", "2", "--picture-size", "112x56", "--out", str(out)])
+def graft_here(language, out, *words):
+    words = ["graft-vlm", "--language", language, "--objects", "24", "--held-out", "12", "--manuals", "4", "--batch-size", "4", *words]
+    args = pretrain.parse_args([*words, "--width", "64", "--picture-size", "112x56", "--out", str(out)])
     torch.manual_seed(0)
 
     class Here:  # the same work without processes
@@ -43,6 +41,11 @@ def grafted(language, tmp_path_factory):
 
     pretrain.graft_vlm(args, Here)
     return out
+
+
+@pytest.fixture(scope="module")
+def grafted(language, tmp_path_factory):
+    return graft_here(language, tmp_path_factory.mktemp("grafted") / "vlm", "--layers", "2", "--steps", "3", "--look-steps", "2")
 
 
 def test_only_the_tower_and_the_two_tags_are_trained(language, grafted):
@@ -58,6 +61,23 @@ def test_only_the_tower_and_the_two_tags_are_trained(language, grafted):
     assert not torch.equal(*after.get_input_embeddings().weight[tags])  # each tag has a row of its own
     log = json.loads((grafted / "pretraining.json").read_text())["stages"][0]
     assert [line.get("look") for line in log["log"]] == [1, 2, None, None, None] and log["command"]["language"] == "language0"  # the folder's name, not where it lies
+
+
+def test_a_tower_that_has_looked_goes_on_elsewhere(language, grafted, tmp_path):
+    from safetensors.torch import load_file
+
+    looked = load_file(grafted / "tower.safetensors")
+    out = graft_here(language, tmp_path / "vlm", "--layers", "2", "--steps", "0", "--tower", str(grafted / "tower.safetensors"))
+    after = {name.removeprefix("visual."): value for name, value in load_file(out / "model.safetensors").items() if name.startswith("visual.")}
+    assert set(after) == set(looked) and not (out / "tower.safetensors").exists()  # it didn't look again
+    scales = {name: (value.float() / looked[name])[looked[name] != 0] for name, value in after.items()}
+    for name, scale in scales.items():  # the last layer alone is scaled, to the loudness of words; bfloat16 keeps 8 bits
+        assert (scale - (1 if not name.startswith("merger.mlp.2") else scales["merger.mlp.2.weight"].median())).abs().max() < 0.01, name
+    assert not 0.9 < scales["merger.mlp.2.weight"].median() < 1.1
+    with pytest.raises(SystemExit, match="tower.safetensors: of another shape than --layers, --width"):
+        graft_here(language, tmp_path / "other", "--layers", "1", "--tower", str(grafted / "tower.safetensors"))
+    with pytest.raises(SystemExit, match="--tower .*config.json: can't be read"):
+        graft_here(language, tmp_path / "other", "--layers", "2", "--tower", str(grafted / "config.json"))
 
 
 def test_the_result_is_an_ordinary_folder_that_the_backend_samples_and_trains(grafted):
@@ -151,6 +171,9 @@ def test_what_cannot_be_written_or_computed_on_is_said_before_the_work(tmp_path,
     with pytest.raises(SystemExit):
         pretrain.parse_args(["tiny-vlm", "--language", "x"])
     assert "--language belongs to graft-vlm" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        pretrain.parse_args(["tiny-vlm", "--tower", "x"])
+    assert "--tower belongs to graft-vlm" in capsys.readouterr().err
 
 
 def test_a_language_model_that_does_not_fit_is_one_line(tmp_path):
